@@ -1,9 +1,15 @@
 // shardrun: the command line, made of the verbs of launcher/verbs.
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
+#include "launcher/runs/common.h"
 #include "launcher/verbs/command_line.h"
+#include "runtime/contract/exit_code.h"
 
 int main(int argc, char** argv) {
   namespace launcher = shardrun::launcher;
@@ -23,6 +29,11 @@ int main(int argc, char** argv) {
     return app.exit(wanted);
   } catch (const CLI::ParseError& error) {
     return launcher::usage_error(launcher::better_words(app, argc, argv, error.what()).c_str());
+  }
+  // What a full disk did not take is no answer; who closed a pipe has read enough.
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && errno != EPIPE) {
+    launcher::say_error(fmt::format("shardrun: error: writing standard output: {}\n", std::strerror(errno)));
+    if (line.exit_code == 0) return shardrun::contract::kExitInfrastructure;
   }
   return line.exit_code;
 }

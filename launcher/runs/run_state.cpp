@@ -127,7 +127,10 @@ base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm) {
   RunState state;
   ASSIGN_OR_RETURN(auto plan, read_plan(run));
   state.plan = std::move(plan);
-  if (auto record = find_record(run)) state.record = std::move(record).value();
+  auto record = find_record(run);
+  // A run without one has not begun; one that cannot be read is not one that is not there.
+  if (!record && record.error().code() != base::Code::kNotFound) return std::move(record).error();
+  if (record) state.record = std::move(record).value();
   state.status = state.record ? record::status_name(state.record->status) : "not started";
   const bool open = !state.record || state.record->status == RunStatus::kRunning ||
                     state.record->status == RunStatus::kPreempted || is_of_an_earlier_job(state);
@@ -172,15 +175,15 @@ std::string end_line(const RunState& state) {
   return line;
 }
 
-std::string status_and_code(const RunRecord& record) {
-  const std::string status = record::status_name(record.status);
-  return record.status == RunStatus::kRunning ? status
-                                              : fmt::format("{}, exit code {}", status, record.exit_code);
+std::string status_and_code(const RunState& state) {
+  if (!state.record || state.record->status == RunStatus::kRunning) return state.status;
+  return fmt::format("{}, exit code {}", record::status_name(state.record->status), state.record->exit_code);
 }
 
 base::Error not_started_or(const record::RunDir& run, const base::Error& error) {
   const auto state = look_at(run);
-  if (!state || state->record) return error;
+  if (!state) return state.error();
+  if (state->record) return error;
   const std::string run_text = fmt::format("{} {}", state->plan.name, state->plan.id);
   if (is_over(*state))
     return base::Error(base::Code::kNotFound, fmt::format("{}: {}", run_text, end_line(*state)));
@@ -220,7 +223,10 @@ std::optional<StepPoint> read_last_step(const record::RunDir& run) {
 
 base::Result<TimelineSources> timeline_sources(const record::RunDir& run) {
   TimelineSources sources;
-  ASSIGN_OR_RETURN(sources.record, find_record(run));
+  ASSIGN_OR_RETURN(auto state, look_at(run));
+  if (!state.record) return find_record(run).error();
+  sources.status = status_and_code(state);
+  sources.record = *std::move(state.record);
   each_piece(run.events_jsonl(), [&](std::string_view lines) { sources.events.add(lines); });
   each_piece(run.metrics_jsonl(), [&](std::string_view lines) { sources.training.add(lines); });
   for (const record::Attempt& attempt : sources.record.attempts) {

@@ -34,7 +34,7 @@ int exit_code_of(const RunState& state);
 // Returns the last line about a run that is over: how it ended and why, or what became of one that left no verdict.
 std::string end_line(const RunState& state);
 // Returns "failed, exit code 1", without a code for a run that has none yet.
-std::string status_and_code(const record::RunRecord& record);
+std::string status_and_code(const RunState& state);
 // Returns the error of a verb that found no record: what the run waits for or why it never started, or else `error`.
 base::Error not_started_or(const record::RunDir& run, const base::Error& error);
 // Returns the losses and speeds of a run so far; an empty curve where there is nothing to read.

@@ -227,8 +227,11 @@ std::vector<Error> check_for_ranks(const spec::JobSpec& spec, const std::string&
   if (!spec.exported.directory.empty()) keep(check_export(spec, working_directory));
   keep(check_container(spec, working_directory));
   for (const auto& [name, value] : spec.environment) {
-    if (value.kind != spec::EnvironmentValue::Kind::kFromFile) continue;
-    keep(check_secret_file(spec, name, value.text, working_directory));
+    using Kind = spec::EnvironmentValue::Kind;
+    if (value.kind == Kind::kFromFile) keep(check_secret_file(spec, name, value.text, working_directory));
+    if (value.kind == Kind::kFromVariable && std::getenv(value.text.c_str()) == nullptr)
+      keep(Error(Code::kInvalid, fmt::format("{}: the variable {} is not set here; set it, or use from_file",
+                                             spec.origin("environment." + name), value.text)));
   }
   return errors;
 }
@@ -293,6 +296,11 @@ Result<Warnings> check_files(const spec::JobSpec& spec, const std::string& worki
     for (size_t i = 0; i < files->size(); ++i) {
       RETURN_IF_ERROR(check_text_file(spec, fmt::format("{}[{}]", name, i), (*files)[i], working_directory));
     }
+  }
+  for (const spec::EvaluationSet& set : spec.evaluation.sets) {
+    for (size_t i = 0; i < set.files.size(); ++i)
+      RETURN_IF_ERROR(
+          check_text_file(spec, fmt::format("evaluation.{}[{}]", set.name, i), set.files[i], working_directory));
   }
   // What is inside an image cannot be seen from here.
   const bool on_host = !spec.container.is_given();

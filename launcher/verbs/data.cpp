@@ -48,7 +48,7 @@ void add_data(CLI::App& app, CommandLine& line) {
       verb->add_option("--output", options.output, "Folder for train.tokens and validation.tokens");
   verb->add_option("--show", options.show,
                    "Show so many documents, and which of their tokens are learned; write nothing")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->excludes(output);
   verb->add_option("--validation", options.validation, "Share of the documents to hold out, e.g. 0.01")
       ->capture_default_str();

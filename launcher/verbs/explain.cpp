@@ -22,7 +22,7 @@ int explain(const std::string& run_name, const CommonOptions& common) {
   }
   const record::RunRecord& record = sources->record;
   print_text(fmt::format("{} {}: {}\n{}\n{}", base::visible(record.name), base::visible(record.id),
-                         status_and_code(record), base::visible(record.verdict), render_timeline(entries)));
+                         base::visible(sources->status), base::visible(record.verdict), render_timeline(entries)));
   return contract::kExitDone;
 }
 

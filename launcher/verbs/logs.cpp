@@ -1,10 +1,12 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "launcher/runs/run_state.h"
 #include "launcher/verbs/command_line.h"
@@ -44,6 +46,15 @@ int logs(const LogsOptions& options, const CommonOptions& common) {
                             fmt::format("--rank {}: the run has ranks 0 to {}; name one of them",
                                         options.filter.rank, plan->world_size() - 1)),
                 common);
+  }
+  if (auto record = find_record(*run); record && !options.filter.node.empty()) {
+    const std::vector<std::string>& nodes = record->nodes;
+    if (std::find(nodes.begin(), nodes.end(), options.filter.node) == nodes.end()) {
+      return fail(base::Error(base::Code::kInvalid,
+                              fmt::format("--node {}: the run has {}; name one of them", options.filter.node,
+                                          fmt::join(nodes, ", "))),
+                  common);
+    }
   }
   if (options.follow) return follow_run(*run, options.filter, common);
   Follower(*run, options_of(options.filter), [](const std::string& text) {
@@ -89,7 +100,7 @@ void add_logs(CLI::App& app, CommandLine& line) {
   add_run_name(*verb, options.run, line, true);
   verb->add_flag("-f,--follow", options.follow,
                  "Go on until the run ends, then say how; the exit code is the run's");
-  verb->add_option("--rank", options.filter.rank, "Only this global rank")->check(CLI::NonNegativeNumber);
+  verb->add_option("--rank", options.filter.rank, "Only this global rank")->check(CLI::Range(0, 1 << 24));
   verb->add_option("--node", options.filter.node, "Only this node");
   add_common(*verb, line, false);
   verb->footer("Example:\n  shardrun logs -f tiny-llama --rank 0");

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <cstdlib>
 #include <vector>
 
 #include <fmt/format.h>
@@ -274,6 +275,16 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
   return contract::kExitDone;
 }
 
+CLI::Validator more_than_nothing() {
+  const auto check = [](const std::string& text) {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    const bool is_number = !text.empty() && *end == '\0' && std::isfinite(value);
+    return is_number && value > 0.0 ? std::string() : fmt::format("{} is no number above 0", spec::printable(text));
+  };
+  return {check, "POSITIVE"};
+}
+
 }  // namespace
 
 void add_plan(CLI::App& app, CommandLine& line) {
@@ -290,10 +301,10 @@ void add_plan(CLI::App& app, CommandLine& line) {
   verb->add_option("--software", options.software,
                    "Predict for another program's stack and its memory: smp, fsdp, torchtitan, …");
   verb->add_option("--tokens", options.tokens, "Say how long so many tokens take")
-      ->check(CLI::PositiveNumber);
+      ->check(more_than_nothing());
   verb->add_option("--dollars-per-hour", options.dollars_per_hour,
                    "Price of a node, for the cost of --tokens")
-      ->check(CLI::PositiveNumber);
+      ->check(more_than_nothing());
   verb->add_option("--prices", options.prices, "TOML file of dollars an hour by type, for --tokens");
   verb->add_option("--machine-file", options.machine_file,
                    "TOML file of types beside those that shardrun knows, in the catalogue's words");

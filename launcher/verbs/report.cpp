@@ -23,6 +23,7 @@ struct ReportOptions {
 base::Result<ReportRun> read_report(const record::RunDir& run) {
   ASSIGN_OR_RETURN(TimelineSources sources, timeline_sources(run));
   ReportRun report;
+  report.status = sources.status;
   report.directory = run.root;
   report.timeline = make_timeline(sources);
   report.curve = read_curve(run);

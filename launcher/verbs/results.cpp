@@ -37,15 +37,16 @@ void print_predicted(const record::RunRecord& record) {
 }
 
 // Who ran, for how long, and the batch, where the job counts sequences.
-std::string summary_of(const record::RunDir& run, const record::RunRecord& record) {
+std::string summary_of(const record::RunDir& run, const record::RunRecord& record, bool runs) {
   std::string text = fmt::format("ranks       {} on {}, {}\n", record.world_size,
                                  counted(static_cast<int64_t>(record.nodes.size()), "node"),
                                  counted(static_cast<int64_t>(record.attempts.size()), "attempt"));
   if (!record.attempts.empty()) {
     const double begin = record.attempts.front().started;
     const auto end = record.attempts.back().ended;
-    text += fmt::format("duration    {}{}\n", clock_time(end.value_or(base::unix_now()) - begin),
-                        end ? "" : " so far");
+    if (end || runs)
+      text += fmt::format("duration    {}{}\n", clock_time(end.value_or(base::unix_now()) - begin),
+                          end ? "" : " so far");
   }
   const auto plan = read_plan(run);
   const auto spec = plan ? spec::load_job_spec(run.job_toml(), plan->overrides) : plan.error();
@@ -56,15 +57,17 @@ std::string summary_of(const record::RunDir& run, const record::RunRecord& recor
 int results(const std::string& run_name, const CommonOptions& common) {
   auto run = find_run(run_name, common);
   if (!run) return fail(run.error(), common);
-  auto record = find_record(*run);
-  if (!record) return fail(not_started_or(*run, record.error()), common);
+  auto state = look_at(*run);
+  if (!state) return fail(state.error(), common);
+  if (!state->record) return fail(not_started_or(*run, find_record(*run).error()), common);
+  const record::RunRecord* const record = &*state->record;
   if (common.json) {
     print_text("{}", to_json(*record));
     return contract::kExitDone;
   }
   print_text("{} {}: {}\n{}\n", base::visible(record->name), base::visible(record->id),
-             status_and_code(*record), base::visible(record->verdict));
-  print_text(summary_of(*run, *record));
+             base::visible(status_and_code(*state)), base::visible(record->verdict));
+  print_text(summary_of(*run, *record, !is_over(*state)));
   if (record->precompile && record->precompile->seconds)
     print_text("precompile  {:.1f} s in {}\n", *record->precompile->seconds,
                base::visible(record->precompile->run));

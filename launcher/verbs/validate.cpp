@@ -58,7 +58,7 @@ void add_validate(CLI::App& app, CommandLine& line) {
   verb->add_option("spec", options.paths, "job.toml files")->required();
   add_overrides(*verb, options.overrides);
   add_common(*verb, line, false);
-  verb->footer("Example:\n  shardrun validate jobs/*.toml");
+  verb->footer("Example:\n  shardrun validate jobs/tiny-llama.toml");
   verb->callback([&] { line.exit_code = validate(options.paths, options.overrides, line.common); });
 }
 

@@ -52,7 +52,7 @@ std::string known(const std::optional<double>& value, const char* unit) {
 std::vector<Fact> facts_of(const ReportRun& run) {
   const record::RunRecord& record = run.record;
   std::vector<Fact> facts = {
-      {"Status", fmt::format("{}, exit code {}", record::status_name(record.status), record.exit_code)},
+      {"Status", run.status},
       {"Ranks", fmt::format("{} on {}", record.world_size,
                             counted(static_cast<int64_t>(record.nodes.size()), "node"))},
       {"Attempts", std::to_string(record.attempts.size())},

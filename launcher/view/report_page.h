@@ -20,6 +20,7 @@ namespace shardrun::launcher {
 
 struct ReportRun {
   record::RunRecord record;
+  std::string status;  // as TimelineSources have it
   std::string directory;
   std::vector<TimelineEntry> timeline;
   TrainingCurve curve;

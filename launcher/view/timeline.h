@@ -45,6 +45,7 @@ struct EventNotes {
 
 struct TimelineSources {
   record::RunRecord record;
+  std::string status;  // e.g. "running", "failed, exit code 1", or "interrupted" where its conductor is gone
   EventNotes events;
   TrainingNotes training;
   std::vector<std::vector<record::RankExit>> exits;  // exits of the record's attempts, in their order

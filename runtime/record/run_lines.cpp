@@ -118,6 +118,16 @@ std::optional<int64_t> last_checkpoint(std::string_view metrics, int attempt) {
   return line ? std::optional(line->step.value_or(0)) : std::nullopt;
 }
 
+std::string first_lines(const std::string& path, int64_t most_bytes) {
+  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) return "";
+  std::string text(static_cast<size_t>(std::min<int64_t>(status.st_size, most_bytes)), '\0');
+  if (!base::read_exactly(fd.get(), std::as_writable_bytes(std::span(text)), 0, path)) return "";
+  text.erase(text.rfind('\n') + 1);
+  return text;
+}
+
 std::string last_lines(const std::string& path, int64_t most_bytes) {
   const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};

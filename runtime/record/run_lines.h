@@ -65,8 +65,9 @@ std::vector<EventLine> parse_events(std::string_view text, int from_attempt = 0)
 std::optional<int64_t> last_step(std::string_view metrics);
 std::optional<int64_t> last_checkpoint(std::string_view metrics, int attempt);
 
-// Returns the end of a file of lines, at most `most_bytes` and from the beginning of a line on: what is of interest in a file
-// that has grown for months. "" when it cannot be read.
+// Return the beginning and the end of a file of lines, at most `most_bytes` of whole lines: what is of interest in a file that has
+// grown for months. "" when it cannot be read.
+std::string first_lines(const std::string& path, int64_t most_bytes = int64_t{64} << 10);
 std::string last_lines(const std::string& path, int64_t most_bytes = int64_t{64} << 20);
 
 }  // namespace shardrun::record
