@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "launcher/runs/common.h"
 #include "launcher/verbs/command_line.h"

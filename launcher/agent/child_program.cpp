@@ -47,7 +47,8 @@ base::Result<int> run_child_program(const std::vector<std::string>& argv, int st
     pollfd polled[2] = {{pidfd.get(), POLLIN, 0}, {stop_fd, POLLIN, 0}};
     if (::poll(polled, 2, -1) < 0 && errno != EINTR) break;
     signalfd_siginfo info{};
-    if (polled[1].revents != 0 && ::read(stop_fd, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
+    if (polled[1].revents != 0 &&
+        ::read(stop_fd, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
       if (stopped != nullptr) *stopped = true;
       ::kill(child, SIGTERM);
     }

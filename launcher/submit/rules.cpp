@@ -299,8 +299,8 @@ Result<Warnings> check_files(const spec::JobSpec& spec, const std::string& worki
   }
   for (const spec::EvaluationSet& set : spec.evaluation.sets) {
     for (size_t i = 0; i < set.files.size(); ++i)
-      RETURN_IF_ERROR(
-          check_text_file(spec, fmt::format("evaluation.{}[{}]", set.name, i), set.files[i], working_directory));
+      RETURN_IF_ERROR(check_text_file(spec, fmt::format("evaluation.{}[{}]", set.name, i), set.files[i],
+                                      working_directory));
   }
   // What is inside an image cannot be seen from here.
   const bool on_host = !spec.container.is_given();

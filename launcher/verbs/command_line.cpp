@@ -25,7 +25,8 @@ constexpr std::pair<const char*, const char*> kHabits[] = {
 
 // What to say of a word that the verb does not take: the key of the spec, or the option, that was meant.
 std::string about_unexpected(const CLI::App& verb, const std::string& name, const std::string& word) {
-  const CLI::Option* const spec = name == "run" || name == "submit" ? verb.get_option_no_throw("spec") : nullptr;
+  const CLI::Option* const spec =
+      name == "run" || name == "submit" ? verb.get_option_no_throw("spec") : nullptr;
   const std::string first = spec != nullptr && spec->count() > 0 ? spec->results().front() : "";
   if (!first.empty() && !first.ends_with(".toml"))  // a program, as other launchers take it
     return fmt::format("a program stands behind --: shardrun {} … -- {} …", name, spec::printable(first));

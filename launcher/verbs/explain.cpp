@@ -22,7 +22,8 @@ int explain(const std::string& run_name, const CommonOptions& common) {
   }
   const record::RunRecord& record = sources->record;
   print_text(fmt::format("{} {}: {}\n{}\n{}", base::visible(record.name), base::visible(record.id),
-                         base::visible(sources->status), base::visible(record.verdict), render_timeline(entries)));
+                         base::visible(sources->status), base::visible(record.verdict),
+                         render_timeline(entries)));
   return contract::kExitDone;
 }
 

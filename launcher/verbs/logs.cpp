@@ -50,9 +50,8 @@ int logs(const LogsOptions& options, const CommonOptions& common) {
   if (auto record = find_record(*run); record && !options.filter.node.empty()) {
     const std::vector<std::string>& nodes = record->nodes;
     if (std::find(nodes.begin(), nodes.end(), options.filter.node) == nodes.end()) {
-      return fail(base::Error(base::Code::kInvalid,
-                              fmt::format("--node {}: the run has {}; name one of them", options.filter.node,
-                                          fmt::join(nodes, ", "))),
+      return fail(base::Error(base::Code::kInvalid, fmt::format("--node {}: the run has {}; name one of them",
+                                                                options.filter.node, fmt::join(nodes, ", "))),
                   common);
     }
   }

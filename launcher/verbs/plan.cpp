@@ -280,7 +280,8 @@ CLI::Validator more_than_nothing() {
     char* end = nullptr;
     const double value = std::strtod(text.c_str(), &end);
     const bool is_number = !text.empty() && *end == '\0' && std::isfinite(value);
-    return is_number && value > 0.0 ? std::string() : fmt::format("{} is no number above 0", spec::printable(text));
+    return is_number && value > 0.0 ? std::string()
+                                    : fmt::format("{} is no number above 0", spec::printable(text));
   };
   return {check, "POSITIVE"};
 }

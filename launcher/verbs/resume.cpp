@@ -71,8 +71,7 @@ int resume(const std::string& name, const CommonOptions& common) {
   RunOptions options;
   options.run_directory = run->root;
   // Slurm is asked about the job by its id, which is this allocation's from now on.
-  if (state->plan.scheduler == "slurm")
-    options.id = std::getenv("SLURM_JOB_ID");
+  if (state->plan.scheduler == "slurm") options.id = std::getenv("SLURM_JOB_ID");
   return launcher::run(options, common);
 }
 

@@ -209,9 +209,10 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
     add_end(attempt, i < sources.exits.size() ? sources.exits[i] : std::vector<record::RankExit>{},
             nexts[attempt.number], entries);
     if (!attempt.ended && i + 1 < sources.record.attempts.size())
-      entries.push_back({sources.record.attempts[i + 1].started, attempt.number, Mark::kNone,
-                         fmt::format("attempt {} is over: its conductor ended without a record", attempt.number),
-                         Phase::kOver});
+      entries.push_back(
+          {sources.record.attempts[i + 1].started, attempt.number, Mark::kNone,
+           fmt::format("attempt {} is over: its conductor ended without a record", attempt.number),
+           Phase::kOver});
     // The first cause comes before what it caused, whatever the nodes' clocks say.
     double caused = 0.0;
     for (const TimelineEntry& entry : entries) {

@@ -137,7 +137,8 @@ Status NodeMemory::open(uint64_t cookie, std::unique_ptr<NodeMemory>* memory) {
   opened->own_.descriptor = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (opened->own_.descriptor < 0) return refused("open");
   opened->name_ = name;
-  (void)flock(opened->own_.descriptor, LOCK_SH | LOCK_NB);  // without it another rank may remove the name after ten minutes
+  (void)flock(opened->own_.descriptor,
+              LOCK_SH | LOCK_NB);  // without it another rank may remove the name after ten minutes
   remove_left_behind();
   if (ftruncate(opened->own_.descriptor, static_cast<off_t>(to_pages(sizeof(Board)))) != 0)
     return refused("resize");

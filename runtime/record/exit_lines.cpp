@@ -30,7 +30,8 @@ std::map<int, RankExit> parse_rank_exits(std::string_view text) {
   while (!text.empty()) {
     std::string_view line = base::take_line(text);
     // A line begins with its format_version, whose quote has a backslash before it wherever it stands inside a string.
-    if (const size_t begin = line.rfind("{\"format_version\""); begin != std::string_view::npos) line.remove_prefix(begin);
+    if (const size_t begin = line.rfind("{\"format_version\""); begin != std::string_view::npos)
+      line.remove_prefix(begin);
     if (auto exit = parse_rank_exit(line)) exits[exit->global_rank] = std::move(*exit);
   }
   return exits;

@@ -107,7 +107,8 @@ std::vector<std::string> mpirun_command(const StepRequest& request, bool as_root
   argv.insert(argv.end(), {"-np", std::to_string(plan.world_size()), "--host", hosts, "--map-by",
                            fmt::format("ppr:{}:node:OVERSUBSCRIBE", plan.ranks_per_node), "--bind-to", "none",
                            "--mca", "odls_base_sigkill_timeout", "1", "-wdir", plan.working_directory});
-  for (const auto& [variable, value] : step_environment(request, kLauncher)) argv.insert(argv.end(), {"-x", variable});
+  for (const auto& [variable, value] : step_environment(request, kLauncher))
+    argv.insert(argv.end(), {"-x", variable});
   argv.push_back(plan.rank_program);
   argv.insert(argv.end(), request.arguments.begin(), request.arguments.end());
   return argv;

@@ -213,7 +213,8 @@ TEST_CASE("background saver: without a save in flight nothing is voted, agreed o
   CHECK(saver.bytes_staged() == 0);
 }
 
-TEST_CASE("background saver: a save that fails leaves nothing on the disk, and closes no descriptor but its own") {
+TEST_CASE(
+    "background saver: a save that fails leaves nothing on the disk, and closes no descriptor but its own") {
   const Folder folder;
   const Store store(folder.path(), 2);
   World world(store, {1, 2, 1});

@@ -150,7 +150,9 @@ TEST_CASE("memory of a node: files of ranks that were killed are removed, once t
   for (const int descriptor : {left_fd, held_fd, fresh_fd}) ::close(descriptor);
 }
 
-TEST_CASE("memory of a node: a rank whose next group waits for the last one's readers is told when they have read") {
+TEST_CASE(
+    "memory of a node: a rank whose next group waits for the last one's readers is told when they have "
+    "read") {
   Pair pair(800);
   pair.attach_both();
   NodeRegion& writer = *pair.region[0];

@@ -83,8 +83,8 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(record->attempts[0].first_cause->exit_code == 3);
 }
 
-TEST_CASE_FIXTURE(Fixture,
-                  "conductor: a program that ended well after a request to stop is done, and not started again") {
+TEST_CASE_FIXTURE(
+    Fixture, "conductor: a program that ended well after a request to stop is done, and not started again") {
   FakeScheduler scheduler([&](const StepRequest&) {
     for (const int rank : {0, 1})
       REQUIRE(record::append_rank_exit({request.plan.run_directory}, 0, exited(rank, 0)));

@@ -112,9 +112,7 @@ struct Node {
     (void)until([] { return false; }, time);
   }
 
-  contract::RankSight sight(int rank) const {
-    return sights()[static_cast<size_t>(rank)];
-  }
+  contract::RankSight sight(int rank) const { return sights()[static_cast<size_t>(rank)]; }
   bool are_all_heard() const {
     const auto seen = sights();
     for (const auto& one : supervisors) {
@@ -198,8 +196,7 @@ TEST_CASE_FIXTURE(Node, "relay: when the one that speaks dies, the next does, an
     run(milliseconds(700));
     CHECK(connections() == 1);
     int heard = 0;
-    for (const auto& sight : sights())
-      heard += sight.heard && sight.milliseconds_ago < 700 ? 1 : 0;
+    for (const auto& sight : sights()) heard += sight.heard && sight.milliseconds_ago < 700 ? 1 : 0;
     CHECK(heard == left);
   }
   CHECK_FALSE(watch->raised());
@@ -231,8 +228,7 @@ TEST_CASE_FIXTURE(Node, "relay: one that is stopped is passed by, before its nod
   REQUIRE(until([&] { return connections() == kRanks; }, milliseconds(3500)));
   run(milliseconds(600));
   int heard = 0;
-  for (const auto& sight : sights())
-    heard += sight.heard && sight.milliseconds_ago < 700 ? 1 : 0;
+  for (const auto& sight : sights()) heard += sight.heard && sight.milliseconds_ago < 700 ? 1 : 0;
   CHECK(heard == kRanks - 1);
   CHECK_FALSE(watch->raised());
 }

@@ -81,8 +81,10 @@ std::vector<float> wanted(const std::vector<model::BlockLayout>& blocks, const p
 
 }  // namespace
 
-TEST_CASE("loading weights: a piece and a part that have a row in common and no element have nothing in common") {
-  constexpr int64_t kWide = 100003;  // the second piece begins in row 5, and so does the last of three ranks' parts
+TEST_CASE(
+    "loading weights: a piece and a part that have a row in common and no element have nothing in common") {
+  constexpr int64_t kWide =
+      100003;  // the second piece begins in row 5, and so does the last of three ranks' parts
   constexpr int kRanks = 3;
   const Folder folder;
   const std::string path = folder.path() + "/model.safetensors";
