@@ -129,7 +129,7 @@ point_to() {
 # Puts the bundle on the shared file system. It is unpacked in a folder of this node's own, which then gets its name: nobody sees
 # half a bundle, and of two nodes that come at once the second finds that of the first.
 put_bundle() {
-  local name folder
+  local name folder is_new=no
   part=$root$shardrun.${HOSTNAME:-node}.$$.part
   trap 'rm -rf "$part"' EXIT
   run rm -rf "$part"
@@ -137,11 +137,12 @@ put_bundle() {
   name=$part/${bundle##*/}
   if [ -z "$sha256" ]; then
     fetch "$bundle.sha256" "$name.sha256"
-    if [ "$dry_run" = yes ]; then sha256=HASH; else read -r sha256 _ <"$name.sha256"; fi
+    if [ "$dry_run" = yes ]; then sha256=HASH; else read -r sha256 _ <"$name.sha256" || true; fi  # no newline at its end
   fi
   [[ $sha256 =~ ^([0-9a-f]{64}|HASH)$ ]] || { say "no sha256 of $bundle: '$sha256'" >&2; exit 1; }
   folder=$root$shardrun-${sha256:0:16}
   if [ ! -x "$folder/bin/shardrun" ]; then
+    is_new=yes
     fetch "$bundle" "$name"
     if [ "$dry_run" = no ] && ! sha256sum -c --status <<<"$sha256  $name"; then
       say "$bundle is damaged or another one: its sha256 is not $sha256; upload it again" >&2
@@ -156,7 +157,8 @@ put_bundle() {
       exit 1
     fi
   fi
-  point_to "$folder"
+  # Where the link leads since this bundle was unpacked is somebody's choice, which a node that starts later leaves alone.
+  if [ "$is_new" = yes ] || [ ! -x "$root$shardrun/bin/shardrun" ]; then point_to "$folder"; fi
   run rm -rf "$part"
 }
 
@@ -188,7 +190,7 @@ LimitNOFILE=1048576
 END
 }
 
-# Ports that jobs listen on are kept from being anybody's outgoing port; the huge pages are libfabric's. A node of a large
+# Ports that jobs listen on are kept from being anybody's outgoing port; the huge pages are libfabric's on EFA. A node of a large
 # job speaks to every other one: by default a kernel remembers 1,024 neighbours, and drops packets to more.
 kernel() {
   put /etc/sysctl.d/90-shardrun.conf <<'END'
@@ -196,10 +198,14 @@ net.ipv4.ip_local_reserved_ports = 2022,29400-29500,48620
 net.ipv4.neigh.default.gc_thresh1 = 0
 net.ipv4.neigh.default.gc_thresh2 = 15360
 net.ipv4.neigh.default.gc_thresh3 = 16384
-vm.nr_hugepages = 5128
 vm.max_map_count = 1048576
 END
   [ -n "$root" ] || run sysctl -q -p /etc/sysctl.d/90-shardrun.conf
+  # 10 GiB, which a login node may not have.
+  if [ "$type" = ComputeFleet ] && compgen -G "$root/sys/class/infiniband/*" >/dev/null; then
+    put /etc/sysctl.d/91-shardrun-efa.conf <<<'vm.nr_hugepages = 5128'
+    [ -n "$root" ] || run sysctl -q -p /etc/sysctl.d/91-shardrun-efa.conf
+  fi
 }
 
 # The libraries of a bundle are for its own programs, which find them by themselves.
@@ -238,8 +244,10 @@ END
   fi
   install_packages aws-neuronx-dkms aws-neuronx-collectives aws-neuronx-runtime-lib aws-neuronx-tools
   if [ "$type" = HeadNode ]; then
-    run python3 -m venv /opt/neuron
-    retry /opt/neuron/bin/pip install -q --extra-index-url https://pip.repos.neuron.amazonaws.com torch-neuronx neuronx-cc
+    # Beside shardrun, where all nodes see it; the jobs' [program] setup activates it.
+    if [ "$family" = apt ]; then install_packages python3-venv; fi
+    run python3 -m venv "${shardrun%/*}/neuron"
+    retry "${shardrun%/*}/neuron/bin/pip" install -q --extra-index-url https://pip.repos.neuron.amazonaws.com torch-neuronx neuronx-cc
   fi
 }
 

@@ -26,6 +26,7 @@ class Rules {
   Result<void> check() {
     cluster_name();
     tags();
+    login();
     slurm_settings();
     check_storage(config_, reading_);
     queues();
@@ -69,6 +70,16 @@ class Rules {
         fail(place, fmt::format("the tag \"{}\" is too long", spec::printable(key)),
              "write at most 128 characters of name and 256 of value");
     }
+  }
+
+  // ParallelCluster gives the buckets of s3_read to the head node and the queues alone, and a login node that cannot fetch its
+  // script shuts itself down.
+  void login() {
+    if (config_.login && config_.on_node_configured.script.starts_with("s3://") && config_.policies.empty())
+      fail("login_nodes.instance",
+           "login nodes have no access from s3_read, and could not fetch the script of [on_node_configured]",
+           "write policies = [\"arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess\"], or one that reads the "
+           "bucket");
   }
 
   // ParallelCluster writes these itself and refuses to have them set.

@@ -115,11 +115,20 @@ class StorageRules {
     if (storage.capacity_gib > 16384)
       fail("capacity_gib", fmt::format("a disk does not come with {} GiB", storage.capacity_gib),
            "write at most 16384, or use kind = \"efs\"");
-    if (storage.throughput > 0 && storage.volume != "gp3")
+    const std::string volume = storage.volume.empty() ? "gp3" : storage.volume;
+    // ParallelCluster gives a gp3 disk 3,000 I/Os a second: at most 500 for each GiB, at least 4 for each MiB/s.
+    const int64_t least = volume == "st1" || volume == "sc1" ? 500
+                          : volume == "gp3"                  ? 6
+                          : volume == "gp2"                  ? 1
+                                                             : 4;
+    if (storage.capacity_gib > 0 && storage.capacity_gib < least)
+      fail("capacity_gib", fmt::format("{} does not come with {} GiB", volume, storage.capacity_gib),
+           fmt::format("write at least {}", least));
+    if (storage.throughput > 0 && volume != "gp3")
       fail("throughput", "a disk's throughput is gp3's", "write volume = \"gp3\", or remove it");
-    if (storage.throughput > 0 && (storage.throughput < 125 || storage.throughput > 1000))
+    if (storage.throughput > 0 && (storage.throughput < 125 || storage.throughput > 750))
       fail("throughput", fmt::format("gp3 does not come with {} MiB/s", storage.throughput),
-           "write 125 to 1000");
+           "write 125 to 750");
   }
 
   void new_lustre(const Storage& storage) {

@@ -91,6 +91,11 @@ Result<Machine> machine_of(const Instance& instance) {
                              "p4d.24xlarge, p5.48xlarge or trn1.32xlarge",
                              instance.type));
   const Accelerator& chip = *instance.accelerator;
+  if (chip.peak.bf16 <= 0.0)
+    return Error(Code::kInvalid,
+                 fmt::format("{}: its accelerator {} has no bf16 peak, and predictions are of bf16; "
+                             "name another type",
+                             instance.type, chip.name));
   const double ranks = chip.ranks;
   Machine machine;
   machine.name = instance.type;

@@ -195,6 +195,23 @@ Result<std::string> call_aws(const std::vector<std::string>& command, const Clus
   return std::move(done->out);
 }
 
+// Puts the cluster of `rendered` into the network that was made for it; a dry run only says how it would find it.
+Result<void> enter_network(const ClusterOptions& options, Rendered& rendered) {
+  const std::string& name = rendered.config.name;
+  auto outputs = call_aws(ask_network_command(name, options.region), options);
+  if (!outputs) return std::move(outputs).error().context("--network");
+  Network network{"<PublicSubnetId>", "<PrivateSubnetId>"};
+  if (!options.dry_run) {
+    auto parsed = parse_network(*outputs);
+    if (!parsed) return std::move(parsed).error().context("--network");
+    network = std::move(parsed).value();
+    print_text("subnets {} and {}\n", network.public_subnet, network.private_subnet);
+  }
+  use_network(network, rendered.config);
+  rendered.yaml = render_pcluster(rendered.config, built_in_catalogue(), options.spec);
+  return {};
+}
+
 // Makes the network of `rendered` in options.zone, or only says how, and puts the cluster into it.
 Result<void> make_network(const ClusterOptions& options, Rendered& rendered) {
   const std::string& name = rendered.config.name;
@@ -204,17 +221,7 @@ Result<void> make_network(const ClusterOptions& options, Rendered& rendered) {
   std::fflush(stdout);
   auto made = call_aws(make_network_command(name, options.zone, from, options.region), options);
   if (!made) return std::move(made).error().context("--network");
-  ASSIGN_OR_RETURN(const auto outputs, call_aws(ask_network_command(name, options.region), options));
-  Network network{"<PublicSubnetId>", "<PrivateSubnetId>"};
-  if (!options.dry_run) {
-    auto parsed = parse_network(outputs);
-    if (!parsed) return std::move(parsed).error().context("--network");
-    network = std::move(parsed).value();
-    print_text("subnets {} and {}\n", network.public_subnet, network.private_subnet);
-  }
-  use_network(network, rendered.config);
-  rendered.yaml = render_pcluster(rendered.config, built_in_catalogue(), options.spec);
-  return {};
+  return enter_network(options, rendered);
 }
 
 int cluster_create(const ClusterOptions& options, const CommonOptions& common) {
@@ -285,11 +292,18 @@ int cluster_delete(const ClusterOptions& options, const CommonOptions& common) {
   return contract::kExitDone;
 }
 
+// What create put into the configuration beside its TOML, an update must have again: ParallelCluster refuses to change it.
 int cluster_update(const ClusterOptions& options, const CommonOptions& common) {
-  const auto rendered = render(options.spec);
+  auto rendered = render(options.spec);
   if (!rendered) return fail(rendered.error(), common);
   ClusterOptions own = options;
   if (own.region.empty()) own.region = rendered->config.region;
+  if (own.network) {
+    if (const auto entered = enter_network(own, *rendered); !entered) return fail(entered.error(), common);
+  }
+  if (!own.bundle.empty()) {
+    if (const auto uploaded = upload_bundle(own, *rendered); !uploaded) return fail(uploaded.error(), common);
+  }
   const std::string& name = rendered->config.name;
   if (options.dry_run) {
     print_text("{}\n{}\n", rendered->yaml,
@@ -340,9 +354,14 @@ void add_upkeep(CLI::App& cluster, ClusterOptions& options, CommandLine& line) {
   CLI::App* update = cluster.add_subcommand("update", "Change a cluster to what its TOML says now");
   update->add_option("spec", options.spec, "A cluster's TOML")->required();
   update->add_flag("--dry-run", options.dry_run, "Print the configuration and the command; change nothing");
+  update->add_flag("--network", options.network,
+                   "The cluster lies in the network that create --network made");
+  update->add_option("--bundle", options.bundle, "The archive that create --bundle was given, the same one")
+      ->check(CLI::ExistingFile);
   add_pcluster_options(*update, options, /*may_wait=*/true);
   add_common(*update, line, true);
-  update->footer("Example:\n  shardrun cluster update p5.toml --wait");
+  update->footer(
+      "Example:\n  shardrun cluster update p5.toml --network --bundle shardrun-0.1.0-x86_64.tar.xz --wait");
   update->callback([&] { line.exit_code = cluster_update(options, line.common); });
 
   CLI::App* fleet = cluster.add_subcommand("fleet", "Start or stop the compute nodes of a cluster");
