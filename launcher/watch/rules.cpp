@@ -274,7 +274,8 @@ std::optional<Alarm> WatchRules::find_stuck(double now) const {
     }
     const double stuck = now - rank.last_moved;
     if (!rank.beat.waiting) {
-      const char* why = rank.beat.state == 'D'   ? ", in uninterruptible sleep (a disk or a file server)"
+      const char* why = rank.beat.state == 'T'   ? ", stopped (SIGSTOP)"
+                        : rank.beat.state == 'D' ? ", in uninterruptible sleep (a disk or a file server)"
                         : rank.beat.state == 'R' ? ", computing"
                                                  : "";
       return hang(rank, rank.last_moved,

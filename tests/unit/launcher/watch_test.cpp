@@ -96,6 +96,20 @@ TEST_CASE("watch: a stopped process is named within 5 s, whatever the others do"
   CHECK(alarm->line.find("rank 2 on node n1 hangs after step ") == 0);
 }
 
+TEST_CASE("watch: a process whose stop is seen late is called stopped all the same") {
+  World world(4, 2);
+  world.run(10.0, 0.1);
+  for (int rank : {0, 1, 3}) world.beat(rank).waiting = true;
+  CHECK_FALSE(world.wait(1.0).has_value());
+  world.beat(2).state = 'T';
+
+  const auto alarm = world.wait(60.0);
+
+  REQUIRE(alarm.has_value());
+  CHECK(alarm->global_rank == 2);
+  CHECK(alarm->line.find("SIGSTOP") != std::string::npos);
+}
+
 TEST_CASE("watch: a process that is stopped whenever we look but moves in between is slow, not stopped") {
   World world(2, 2);
   world.beat(1).state = 'T';
