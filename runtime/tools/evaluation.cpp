@@ -209,10 +209,11 @@ class Judge {
         const std::function<bool()>& stops)
       : decoder_(decoder), tokenizer_(tokenizer), options_(options), stops_(stops) {}
 
-  // Returns nothing when it was stopped.
-  std::optional<Judged> judge(const Task& task) {
+  // Returns nothing when it was stopped. kCorrupt as generate::check_logits.
+  Result<std::optional<Judged>> judge(const Task& task) {
     decoder_.go_back(0);
     const auto logits = decoder_.feed(task.prompt);
+    RETURN_IF_ERROR(generate::check_logits(logits));
     const std::vector<float> first(logits.begin(), logits.end());
     return task.choices.empty() ? judge_answer(task, first) : judge_choices(task, first);
   }
@@ -284,12 +285,13 @@ Result<Evaluation> evaluate(LanguageModel model, const data::Tokenizer& tokenize
     capacity = std::max(capacity, tokens_of(task, options.max_tokens));
     task.ends.insert(task.ends.end(), model.ends.begin(), model.ends.end());
   }
+  RETURN_IF_ERROR(check_capacity(model, capacity));
   ASSIGN_OR_RETURN(const auto decoder,
                    generate::Decoder::create(model.config, std::move(model.weights), capacity));
   Judge judge(*decoder, tokenizer, options, stops);
   Evaluation evaluation{.file = options.file};
   for (const Task& task : tasks) {
-    auto judged = judge.judge(task);
+    ASSIGN_OR_RETURN(auto judged, judge.judge(task));
     if (!judged) break;
     if (task.choices.empty()) {
       ++evaluation.answers;

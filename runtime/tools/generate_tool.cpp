@@ -99,7 +99,10 @@ Result<Options> read_options(std::span<char* const> arguments) {
   const int asked = (options.prompt.empty() ? 0 : 1) + (options.prompt_tokens.empty() ? 0 : 1) +
                     (options.evaluated.empty() ? 0 : 1);
   if (asked != 1) return Error(Code::kInvalid, "one of --prompt, --prompt-tokens and --evaluate is needed");
+  constexpr int64_t kMostTokens = int64_t{1} << 40;
   if (options.max_tokens < 1) return Error(Code::kInvalid, "--max-tokens: write 1 or more");
+  if (options.max_tokens > kMostTokens)
+    return Error(Code::kInvalid, fmt::format("--max-tokens: write at most {}", kMostTokens));
   if (!options.chat_template.empty())
     RETURN_IF_ERROR(data::choose_template(options.chat_template, options.tokenizer, options.encoding));
   if (!options.system.empty() && options.chat_template.empty())
@@ -219,13 +222,7 @@ Result<Generated> run(const Options& options, StopRequests& stop) {
   const auto count = static_cast<int64_t>(question.ids.size());
   int64_t capacity = count + options.max_tokens;
   if (model.config.max_positions > 0) capacity = std::min<int64_t>(capacity, model.config.max_positions);
-  const double kept =
-      static_cast<double>(capacity) * static_cast<double>(generate::Decoder::bytes_per_token(model.config));
-  if (kept > memory_bytes())
-    return Error(Code::kInvalid,
-                 fmt::format("keys and values of {} tokens take {:.1f} GB, and this machine has {:.1f} GB of "
-                             "memory; lower --max-tokens",
-                             capacity, kept / 1e9, memory_bytes() / 1e9));
+  RETURN_IF_ERROR(check_capacity(model, capacity));
   std::vector<int32_t> ends = model.ends;
   ends.insert(ends.end(), question.ends.begin(), question.ends.end());
   Generated generated{.dtype = model.weights.dtype == base::DType::kFp32 ? "fp32" : "bf16",
@@ -242,6 +239,7 @@ Result<Generated> run(const Options& options, StopRequests& stop) {
   generated.ended = options.max_tokens > capacity - count ? "max_positions" : "max_tokens";
   for (int64_t number = 0; number < capacity - count; ++number) {
     if (number > 0) logits = decoder->feed(std::span(&generated.tokens.back(), 1));
+    RETURN_IF_ERROR(generate::check_logits(logits));
     const int32_t token = generate::next_token(logits, options.sampling, number);
     const bool ends_here = std::find(ends.begin(), ends.end(), token) != ends.end();
     generated.tokens.push_back(token);

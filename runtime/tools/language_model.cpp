@@ -9,6 +9,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/tools/adapted_weights.h"
+#include "runtime/trainer/generate/decoder.h"
 #include "runtime/trainer/weights/hf_config.h"
 
 namespace shardrun::tools {
@@ -95,6 +96,16 @@ Result<LanguageModel> load_checkpoint(const ModelPlace& place) {
 }
 
 }  // namespace
+
+Result<void> check_capacity(const LanguageModel& model, int64_t tokens) {
+  const double kept =
+      static_cast<double>(tokens) * static_cast<double>(generate::Decoder::bytes_per_token(model.config));
+  if (kept <= memory_bytes()) return {};
+  return Error(Code::kInvalid,
+               fmt::format("keys and values of {} tokens take {:.1f} GB, and this machine has {:.1f} GB of "
+                           "memory; lower --max-tokens",
+                           tokens, kept / 1e9, memory_bytes() / 1e9));
+}
 
 double memory_bytes() {
   return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));

@@ -32,6 +32,9 @@ struct LanguageModel {
 // The bytes of memory that this machine has.
 double memory_bytes();
 
+// kInvalid when keys and values of so many tokens do not fit this machine's memory.
+Result<void> check_capacity(const LanguageModel& model, int64_t tokens);
+
 // kInvalid for what the trainer's Llama cannot compute and for what does not fit this machine's memory; kNotFound, kIo, kCorrupt.
 Result<LanguageModel> load_language_model(const ModelPlace& place);
 

@@ -2,12 +2,25 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
 #include "runtime/base/counter_random.h"
 
 namespace shardrun::generate {
+
+base::Result<void> check_logits(std::span<const float> logits) {
+  float largest = -std::numeric_limits<float>::infinity();
+  bool numbers = true;
+  for (const float logit : logits) {
+    numbers = numbers && !std::isnan(logit);
+    largest = std::max(largest, logit);
+  }
+  if (numbers && std::isfinite(largest)) return {};
+  return base::Error(base::Code::kCorrupt,
+                     "the model's logits are not finite: its weights are damaged, or its training diverged");
+}
 
 int32_t next_token(std::span<const float> logits, const Sampling& sampling, int64_t number) {
   const auto likeliest = std::max_element(logits.begin(), logits.end());

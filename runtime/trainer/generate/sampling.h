@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <span>
 
+#include "runtime/base/result.h"
+
 namespace shardrun::generate {
 
 struct Sampling {
@@ -18,6 +20,9 @@ struct Sampling {
 // Returns the token that follows as number `number` of the generated ones: a function of the arguments alone. Of equally likely
 // ones the lower.
 int32_t next_token(std::span<const float> logits, const Sampling& sampling, int64_t number);
+
+// kCorrupt when a logit is no number or the largest is not finite: the weights are damaged, and any token would be as good.
+base::Result<void> check_logits(std::span<const float> logits);
 
 // Returns the logarithm of the probability that the token follows, in nats.
 double log_probability(std::span<const float> logits, int32_t token);

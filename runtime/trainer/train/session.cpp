@@ -390,6 +390,13 @@ Result<double> Session::held_out_loss(size_t set) {
   RETURN_IF_ERROR(links_.finish());
   RETURN_IF_ERROR(engine_.finish());
   RETURN_IF_ERROR(all_reduce(sums));
+  if (sums[1] == 0.0)
+    return Error(
+        Code::kInvalid,
+        fmt::format(
+            "none of the {} evaluated sequences has a token that is learned: prompts fill them; raise [data] "
+            "validation_sequences or sequence_length, or give other files",
+            count));
   const double next_sentence = sums[3] > 0.0 ? sums[2] / sums[3] : 0.0;
   return sums[0] / sums[1] + next_sentence;
 }

@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 using namespace shardrun;
+using generate::check_logits;
 using generate::next_token;
 using generate::Sampling;
 
@@ -24,6 +26,16 @@ const float kHalf = std::log(0.5f), kQuarter = std::log(0.25f), kEighth = std::l
 
 TEST_CASE("sampling: without temperature the likeliest token follows, of equal ones the lower") {
   CHECK_EQ(next_token(std::vector<float>{1.0f, 3.0f, 3.0f, -1.0f}, {}, 0), 1);
+}
+
+TEST_CASE("sampling: logits of damaged weights are an error, and minus infinity for some tokens is none") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(),
+                  kNan = std::numeric_limits<float>::quiet_NaN();
+  CHECK(check_logits(std::vector<float>{1.0F, -kInfinity, 0.5F}));
+  CHECK_FALSE(check_logits(std::vector<float>{1.0F, kNan, 0.5F}));
+  CHECK_FALSE(check_logits(std::vector<float>{kNan, 1.0F}));
+  CHECK_FALSE(check_logits(std::vector<float>{kInfinity, 1.0F}));
+  CHECK_FALSE(check_logits(std::vector<float>{-kInfinity, -kInfinity}));
 }
 
 TEST_CASE("sampling: tokens are drawn as often as the softmax says, sharper at a low temperature") {
