@@ -183,9 +183,14 @@ WatchOptions watch_options(const ConductRequest& request, const Attempt& attempt
     options.policy.return_seconds = return_seconds(faults);
     options.policy.all_reach_us = true;
   }
-  options.ended = [paths = attempt.paths, number = attempt.number](const std::set<std::string>& nodes) {
+  // mpirun's host file may name a node otherwise than the node itself, whose name its file has.
+  const bool is_named_so = request.plan.scheduler != "mpirun";
+  options.ended = [paths = attempt.paths, number = attempt.number,
+                   is_named_so](const std::set<std::string>& nodes) {
     std::set<int> ranks;
-    for (const auto& [rank, exit] : record::read_rank_exits(paths, number, nodes)) ranks.insert(rank);
+    for (const auto& [rank, exit] :
+         is_named_so ? record::read_rank_exits(paths, number, nodes) : record::read_rank_exits(paths, number))
+      ranks.insert(rank);
     return ranks;
   };
   for (int rank = 0; rank < attempt.plan.world_size(); ++rank) {

@@ -140,6 +140,9 @@ base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm) {
       const bool unended = !state.record || state.record->status == RunStatus::kRunning;
       if (unended && is_over(state)) reads_its_end(run, state);  // it is written before Slurm's job ends
     }
+    // The job may outlive the conductor that ran in it: an allocation is a person's.
+    const bool runs = state.record && state.record->status == RunStatus::kRunning;
+    if (runs && state.status.starts_with("running")) note_lost_conductor(run, state);
   } else if (state.record && state.record->status == RunStatus::kRunning) {
     note_lost_conductor(run, state);
   }

@@ -14,6 +14,7 @@
 
 #include "launcher/schedule/stop_words.h"
 #include "runtime/base/io.h"
+#include "runtime/base/say.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/rank_env.h"
@@ -86,7 +87,7 @@ void StepCommand::forward(int fd, Stream& stream) {
   const size_t whole = got > 0 ? stream.pending.rfind('\n') + 1 : stream.pending.size();
   const std::string text = stream.pending.substr(0, whole);
   stream.pending.erase(0, whole);
-  (void)base::write_all(stream.to, text, "standard output");  // nobody may be listening
+  base::say(stream.to, text);  // a terminal that nobody reads may cost a line, and not a signal
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     if (end > begin) {

@@ -227,13 +227,22 @@ std::vector<Error> check_for_ranks(const spec::JobSpec& spec, const std::string&
   if (!spec.exported.directory.empty()) keep(check_export(spec, working_directory));
   keep(check_container(spec, working_directory));
   for (const auto& [name, value] : spec.environment) {
-    using Kind = spec::EnvironmentValue::Kind;
-    if (value.kind == Kind::kFromFile) keep(check_secret_file(spec, name, value.text, working_directory));
-    if (value.kind == Kind::kFromVariable && std::getenv(value.text.c_str()) == nullptr)
-      keep(Error(Code::kInvalid, fmt::format("{}: the variable {} is not set here; set it, or use from_file",
-                                             spec.origin("environment." + name), value.text)));
+    if (value.kind != spec::EnvironmentValue::Kind::kFromFile) continue;
+    keep(check_secret_file(spec, name, value.text, working_directory));
   }
   return errors;
+}
+
+// Checks what ranks of this machine take from our own environment.
+Result<void> check_variables(const spec::JobSpec& spec) {
+  for (const auto& [name, value] : spec.environment) {
+    if (value.kind == spec::EnvironmentValue::Kind::kFromVariable &&
+        std::getenv(value.text.c_str()) == nullptr)
+      return Error(Code::kInvalid,
+                   fmt::format("{}: the variable {} is not set here; set it, or use from_file",
+                               spec.origin("environment." + name), value.text));
+  }
+  return {};
 }
 
 // Checks what a rank on a GPU loads.
@@ -346,6 +355,7 @@ Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPla
     return Error(Code::kNotFound,
                  plan.rank_program + " is not there; build or install shardrun-rank beside shardrun");
   }
+  if (plan.scheduler == "local" && !dry_run) RETURN_IF_ERROR(check_variables(spec));
   if (auto useful = check_fewer_nodes(spec, plan); !useful) warnings->push_back(useful.error().to_string());
   if (!spec.program.command.empty()) return warnings;
   warn_of_bubble(spec, plan.batch.gradient_accumulation, *warnings);

@@ -120,6 +120,15 @@ Result<Prepared> prepare_new(const RunOptions& options, const Installation& inst
                    plan_context(loaded.spec, installed, loaded.overrides, scheduler_of(loaded.spec)));
   context.id = slurm && !inside_allocation() ? "allocation" : new_run_id(runs, slurm);
   context.run_directory = runs + "/" + context.id;
+  // A script of the user's own begins from its top when Slurm starts its job again.
+  const char* const starts = std::getenv("SLURM_RESTART_COUNT");
+  const bool again =
+      slurm && inside_allocation() && starts != nullptr && std::strtol(starts, nullptr, 10) > 0;
+  if (again && context.id != std::getenv("SLURM_JOB_ID"))
+    warn({fmt::format(
+        "Slurm has started this job again, and this is a new run; to go on with the one before, the "
+        "script has to say `shardrun resume {}/{}`, as a job of `shardrun submit` does by itself",
+        runs, std::getenv("SLURM_JOB_ID"))});
   ASSIGN_OR_RETURN(auto solved, solve_launch_plan(loaded.spec, context));
   ASSIGN_OR_RETURN(solved.identity, contract::new_run_identity());
   return Prepared{std::move(loaded.spec), std::move(loaded.text), std::move(solved)};
@@ -278,6 +287,14 @@ std::optional<int64_t> predicted_memory_bytes(const Prepared& job) {
   return model ? std::optional(model->memory.total()) : std::nullopt;
 }
 
+// Returns the job that Slurm is to start again: of an array its element alone, whose last one has the number of the whole array as
+// its SLURM_JOB_ID.
+std::string own_slurm_job() {
+  const char *array = std::getenv("SLURM_ARRAY_JOB_ID"), *task = std::getenv("SLURM_ARRAY_TASK_ID");
+  return array != nullptr && task != nullptr ? fmt::format("{}_{}", array, task)
+                                             : std::getenv("SLURM_JOB_ID");
+}
+
 int conduct_and_show(const Prepared& job, const RunOptions& options, const CommonOptions& common,
                      double launch_time, const StopSignals& signals) {
   ConductRequest request;
@@ -307,7 +324,7 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   };
   if (job.plan.scheduler == "slurm") {
     request.requeue = [&](const std::vector<std::string>& avoid) {
-      return requeue_job(std::getenv("SLURM_JOB_ID"), job.spec, avoid);
+      return requeue_job(own_slurm_job(), job.spec, avoid);
     };
     // A node of the allocation is like the next.
     if (job.spec.program.command.empty()) {

@@ -21,6 +21,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr milliseconds kDeadTime{
+    10'000};  // of a closed port, before a job ends whose ranks wait for no other conductor
 constexpr milliseconds kBeat{static_cast<int64_t>(contract::kBeatSeconds * 1000)};
 // A program that is over by then needs no link: who starts thousands of them would wait for as many connections.
 constexpr milliseconds kBegin{100};
@@ -118,6 +120,7 @@ WatchLink::Order WatchLink::service(short revents, Clock::time_point now,
     ::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &failure, &length);
     if (failure == 0) {
       connected_ = true;
+      dead_since_.reset();  // its port is open: whoever has it lives, though another address may have refused
       next_beat_ = now;
     } else {
       note_death(failure);
@@ -356,16 +359,18 @@ WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
   if (was_asleep) look_deadline_ = now + patience;
   if (!look_) return Order::kNone;  // nobody was told yet, or no process could be started
   const auto answer = look_->answer();
-  const bool is_abandoned =
-      conductor_timeout_.count() > 0 && dead_since_ && now - *dead_since_ >= conductor_timeout_;
+  const auto alone = std::max<Clock::duration>(conductor_timeout_, kDeadTime);
+  const bool is_abandoned = dead_since_ && now - *dead_since_ >= alone;
   if (answer == EpochLook::Answer::kOurs && !is_abandoned) {
     const std::string place = look_->text();
     look_.reset();
     go_to(place, now);
   }
   if (answer == EpochLook::Answer::kOurs && is_abandoned) {
-    reason_ = fmt::format("the conductor is dead, and nobody has taken the run over within {} s",
-                          conductor_timeout_.count());
+    reason_ = conductor_timeout_.count() == 0
+                  ? std::string("the conductor is dead, and the job's ranks end with it")
+                  : fmt::format("the conductor is dead, and nobody has taken the run over within {} s",
+                                std::chrono::duration_cast<std::chrono::seconds>(alone).count());
     return Order::kFence;
   }
   // A machine with too much to do is not cut off.
