@@ -89,15 +89,15 @@ void fields(auto& visit, base::Is<ModelPlan> auto& model) {
 // What a rank's program with its libraries holds, and what the endpoints of the comm plugin add in a world of more than one
 // rank: Debian 12's, for where nobody has measured them (`shardrun-rank footprint` does).
 constexpr int64_t program_bytes(int64_t world_size) {
-  constexpr int64_t kProgram = 11'800'000, kEndpoints = 2'800'000;
+  constexpr int64_t kProgram = 10'500'000, kEndpoints = 3'000'000;
   return kProgram + (world_size > 1 ? kEndpoints : 0);
 }
 
-// Returns what a rank holds before it has allocated anything: `program`, what reading its job and meeting the others
-// touches, and on a GPU our library with cublasLt 13.0, as a rank held them that found no driver; what the driver keeps on the
-// host is not known yet.
+// Returns what a rank holds before it has allocated anything: `program`, the pages of its code that reading a job, training and
+// meeting the others touch beyond that, and on a GPU our library with cublasLt 13.0, as a rank held them that found no driver;
+// what the driver keeps on the host is not known yet.
 constexpr int64_t process_bytes(int64_t program, int64_t world_size, bool on_gpu = false) {
-  constexpr int64_t kOwn = 200'000, kConnections = 900'000, kGpuLibraries = 209'000'000;
+  constexpr int64_t kOwn = 1'200'000, kConnections = 900'000, kGpuLibraries = 209'000'000;
   return program + kOwn + (world_size > 1 ? kConnections : 0) + (on_gpu ? kGpuLibraries : 0);
 }
 

@@ -62,9 +62,9 @@ int run_footprint_tool(std::span<char* const> arguments) {
   const int64_t bytes = base::resident_bytes_of_tree(::getpid());
   // The same of more rows are as many products again, of every kind.
   const int64_t further = compile_products(2) - products;
-  SHARDRUN_CHECK(further > 0);
   const int64_t added = std::max<int64_t>(0, base::resident_bytes_of_tree(::getpid()) - bytes);
-  fmt::print("{} {} {}\n", bytes, products, added / further);
+  // Where products of our own are faster (docs/decisions/0117) nothing is compiled.
+  fmt::print("{} {} {}\n", bytes, products, further > 0 ? added / further : 0);
   return contract::kExitDone;
 }
 

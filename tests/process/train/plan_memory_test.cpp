@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/command.h"
 #include "runtime/base/json.h"
 #include "runtime/plan/model_plan.h"
 #include "tests/process/train/trainer_job.h"
@@ -128,6 +129,13 @@ void compare(const testing::TrainerJob& job, const Case& one, std::vector<std::s
 }
 
 }  // namespace
+
+TEST_CASE("plan: what a rank's program holds is measured here, and not taken from another system") {
+  const std::string rank = std::string(BIN_DIR) + "/shardrun-rank";
+  const auto alone = base::run_command({rank, "footprint"});
+  REQUIRE_MESSAGE(alone, (alone ? "" : alone.error().to_string()));
+  CHECK(std::stoll(alone->out) > 5'000'000);
+}
 
 TEST_CASE(
     "plan: every rank of 26 combinations peaks within 3 % of what was planned and is recorded as predicted") {
