@@ -359,7 +359,8 @@ WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
   if (was_asleep) look_deadline_ = now + patience;
   if (!look_) return Order::kNone;  // nobody was told yet, or no process could be started
   const auto answer = look_->answer();
-  const auto alone = std::max<Clock::duration>(conductor_timeout_, kDeadTime);
+  const bool waits = conductor_timeout_.count() > 0;
+  const Clock::duration alone = waits ? Clock::duration(conductor_timeout_) : Clock::duration(kDeadTime);
   const bool is_abandoned = dead_since_ && now - *dead_since_ >= alone;
   if (answer == EpochLook::Answer::kOurs && !is_abandoned) {
     const std::string place = look_->text();
@@ -367,10 +368,9 @@ WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
     go_to(place, now);
   }
   if (answer == EpochLook::Answer::kOurs && is_abandoned) {
-    reason_ = conductor_timeout_.count() == 0
-                  ? std::string("the conductor is dead, and the job's ranks end with it")
-                  : fmt::format("the conductor is dead, and nobody has taken the run over within {} s",
-                                std::chrono::duration_cast<std::chrono::seconds>(alone).count());
+    reason_ = waits ? fmt::format("the conductor is dead, and nobody has taken the run over within {} s",
+                                  conductor_timeout_.count())
+                    : std::string("the conductor is dead, and the job's ranks end with it");
     return Order::kFence;
   }
   // A machine with too much to do is not cut off.
