@@ -141,8 +141,8 @@ void fill_metrics(RunRecord& record, const ConductRequest& request, const record
   record.versions.insert(metrics->versions.begin(), metrics->versions.end());
   record.metrics = std::move(*metrics);
   if (attempt > 0) {  // the trainer knows the steps of its own attempt
-    if (const auto whole = record::metrics_of_command(record::first_lines(paths.metrics_jsonl())))
-      record.metrics->first_loss = whole->first_loss;
+    const auto whole = record::metrics_of_command(record::first_lines(paths.metrics_jsonl()));
+    if (whole && whole->first_loss) record.metrics->first_loss = whole->first_loss;
   }
   record.metrics->utilization =
       plan::utilizations(record.metrics->tokens_per_second, record.metrics->flops_per_token,

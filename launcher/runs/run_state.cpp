@@ -140,9 +140,10 @@ base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm) {
       const bool unended = !state.record || state.record->status == RunStatus::kRunning;
       if (unended && is_over(state)) reads_its_end(run, state);  // it is written before Slurm's job ends
     }
-    // The job may outlive the conductor that ran in it: an allocation is a person's.
+    // The job may outlive the conductor that ran in it: an allocation is a person's. Who holds the run has to be seen: another
+    // node's file may not be here yet.
     const bool runs = state.record && state.record->status == RunStatus::kRunning;
-    if (runs && state.status.starts_with("running")) note_lost_conductor(run, state);
+    if (runs && state.status.starts_with("running") && read_holder(run)) note_lost_conductor(run, state);
   } else if (state.record && state.record->status == RunStatus::kRunning) {
     note_lost_conductor(run, state);
   }

@@ -1,7 +1,7 @@
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -48,8 +48,10 @@ int logs(const LogsOptions& options, const CommonOptions& common) {
                 common);
   }
   if (auto record = find_record(*run); record && !options.filter.node.empty()) {
-    const std::vector<std::string>& nodes = record->nodes;
-    if (std::find(nodes.begin(), nodes.end(), options.filter.node) == nodes.end()) {
+    std::set<std::string> nodes(record->nodes.begin(), record->nodes.end());
+    for (const record::Attempt& attempt : record->attempts)  // those that it has lost, too
+      nodes.insert(attempt.nodes.begin(), attempt.nodes.end());
+    if (nodes.count(options.filter.node) == 0) {
       return fail(base::Error(base::Code::kInvalid, fmt::format("--node {}: the run has {}; name one of them",
                                                                 options.filter.node, fmt::join(nodes, ", "))),
                   common);

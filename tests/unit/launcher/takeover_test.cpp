@@ -19,6 +19,20 @@ using namespace shardrun;
 using namespace shardrun::launcher;
 using base::Code;
 
+namespace {
+
+// Returns a child that waits for a signal; the caller ends it.
+pid_t paused_child() {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  return child;
+}
+
+}  // namespace
+
 TEST_CASE_FIXTURE(Fixture,
                   "conductor: one that was replaced meanwhile writes no record and starts nothing again") {
   spec.fault_tolerance.max_restarts = 3;
@@ -283,11 +297,7 @@ TEST_CASE("lock: a holder is gone only where this process could see it") {
 }
 
 TEST_CASE("lock: a holder that is dead is gone, though its parent has not asked how it ended") {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::pause();
-    ::_exit(0);
-  }
+  const pid_t child = paused_child();
   LockHolder holder = this_holder({});
   holder.pid = child;
   std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
@@ -305,11 +315,7 @@ TEST_CASE("lock: a holder that is dead is gone, though its parent has not asked 
 }
 
 TEST_CASE("lock: a signal never reaches another process that has the holder's number now") {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::pause();
-    ::_exit(0);
-  }
+  const pid_t child = paused_child();
   LockHolder holder = this_holder({});
   holder.pid = child;
   holder.start_time -= 1;  // of a process that had the number before
