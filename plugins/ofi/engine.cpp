@@ -46,6 +46,7 @@ Status Engine::open_endpoints(const OpenOptions& options) {
     return status;
 
   if (options.provider == "shm" || (automatic && options.local_world_size != 1)) {
+    if (options.local_rank == 0) NodeMemory::remove_left_behind();
     if (Status status = NodeMemory::open(cookie_, &memory_); !status.ok()) return status;
     address.endpoints.push_back({"shm", {}});
   }

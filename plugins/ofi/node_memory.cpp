@@ -45,26 +45,6 @@ std::string file_name(uint64_t cookie) {
   return fmt::format("/{}{:016x}", kPrefix, cookie);
 }
 
-// Removes the files that nobody has locked: a rank holds the lock of its own until it ends, however it does.
-void remove_left_behind() {
-  constexpr int64_t kOldSeconds = 600;
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(kFolder), closedir);
-  if (folder == nullptr) return;
-  while (const dirent* const entry = readdir(folder.get())) {
-    const std::string_view name = entry->d_name;
-    struct stat about {};
-    if (!name.starts_with(kPrefix) || name.size() != kPrefix.size() + 16) continue;
-    if (fstatat(dirfd(folder.get()), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0) continue;
-    if (!S_ISREG(about.st_mode) || about.st_uid != geteuid() ||
-        about.st_mtime + kOldSeconds > std::time(nullptr))
-      continue;
-    const int descriptor = openat(dirfd(folder.get()), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (descriptor < 0) continue;
-    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd(folder.get()), entry->d_name, 0);
-    close(descriptor);
-  }
-}
-
 // Reserves the pages, so that a full /dev/shm is an error here and no SIGBUS later.
 Status reserve(int descriptor, uint64_t offset, uint64_t bytes) {
   int error = 0;
@@ -126,6 +106,26 @@ uint64_t NodeGeometry::region_bytes() const {
   return counters_bytes() + ring_to_all_bytes() + ranks * ring_to_one_bytes();
 }
 
+// Removes the files that nobody has locked: a rank holds the lock of its own until it ends, however it does.
+void NodeMemory::remove_left_behind() {
+  constexpr int64_t kOldSeconds = 600;
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(kFolder), closedir);
+  if (folder == nullptr) return;
+  while (const dirent* const entry = readdir(folder.get())) {
+    const std::string_view name = entry->d_name;
+    struct stat about {};
+    if (!name.starts_with(kPrefix) || name.size() != kPrefix.size() + 16) continue;
+    if (fstatat(dirfd(folder.get()), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    if (!S_ISREG(about.st_mode) || about.st_uid != geteuid() ||
+        about.st_mtime + kOldSeconds > std::time(nullptr))
+      continue;
+    const int descriptor = openat(dirfd(folder.get()), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (descriptor < 0) continue;
+    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd(folder.get()), entry->d_name, 0);
+    close(descriptor);
+  }
+}
+
 Status NodeMemory::open(uint64_t cookie, std::unique_ptr<NodeMemory>* memory) {
   auto opened = std::unique_ptr<NodeMemory>(new NodeMemory());
   const std::string name = file_name(cookie);
@@ -139,7 +139,6 @@ Status NodeMemory::open(uint64_t cookie, std::unique_ptr<NodeMemory>* memory) {
   opened->name_ = name;
   (void)flock(opened->own_.descriptor,
               LOCK_SH | LOCK_NB);  // without it another rank may remove the name after ten minutes
-  remove_left_behind();
   if (ftruncate(opened->own_.descriptor, static_cast<off_t>(to_pages(sizeof(Board)))) != 0)
     return refused("resize");
   if (Status status = reserve(opened->own_.descriptor, 0, to_pages(sizeof(Board))); !status.ok())

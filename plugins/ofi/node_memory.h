@@ -56,8 +56,10 @@ class NodeMemory {
  public:
   static constexpr uint32_t kChannels = 255;
 
-  // Makes this rank's file, and removes those of this user's ranks that were killed before theirs was forgotten, once they are ten
-  // minutes old. IO if /dev/shm refuses.
+  // Removes the files of this user's ranks that were killed before theirs was forgotten, once they are ten minutes old. One rank of
+  // a node does so.
+  static void remove_left_behind();
+  // Makes this rank's file. IO if /dev/shm refuses.
   static Status open(uint64_t cookie, std::unique_ptr<NodeMemory>* memory);
   ~NodeMemory();
   NodeMemory(const NodeMemory&) = delete;
