@@ -173,10 +173,11 @@ int run_sweep(const SweepOptions& options, const std::vector<Assignments>& runs,
     if (!code) return fail(code.error(), common);
     report.runs[i].run = run_begun_by(latest, before, words);
     if (report.runs[i].run.empty()) report.runs[i].status = stopped ? "stopped" : "refused";
+    const bool is_last = stopped || *code == contract::kExitPreempted || *code > 128;
+    for (size_t later = i + 1; is_last && later < runs.size(); ++later)
+      report.runs[later].status = "not started";
     if (auto written = write_report(report, folder); !written) return fail(written.error(), common);
-    if (!stopped && *code != contract::kExitPreempted && *code <= 128) continue;
-    for (size_t later = i + 1; later < runs.size(); ++later) report.runs[later].status = "not started";
-    if (auto written = write_report(report, folder); !written) return fail(written.error(), common);
+    if (!is_last) continue;
     show_sweep(folder, common);
     return contract::kExitPreempted;
   }
