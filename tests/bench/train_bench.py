@@ -22,7 +22,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TEXT = sorted(glob.glob("/usr/share/common-licenses/*-[0-9]*"))
-PYTHON = os.path.join(ROOT, "build/peers/venv/bin/python")
+PYTHON = os.environ.get("PYTHON", os.path.join(ROOT, "build/peers/venv/bin/python"))
 PEER = os.path.join(ROOT, "tests/peers/train_speed.py")
 WARM_STEPS = 2  # of each run: caches, compilation, first touch
 
