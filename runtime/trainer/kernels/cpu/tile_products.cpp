@@ -126,18 +126,21 @@ SHARDRUN_BF16 void multiply_dots(float* c, int64_t ldc, const Bf16* a, int64_t l
 // What LDTILECFG reads: palette 1 and, for each tile register, its bytes a row and its rows.
 struct alignas(64) TileShapes {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 static_assert(sizeof(TileShapes) == 64);
+// It is a constant in memory since GCC's _tile_loadconfig names only the first 8 bytes as read: in a variable of a function,
+// GCC leaves out what is written behind them.
+constinit const TileShapes kTileShapes;
 
 SHARDRUN_AMX void load_tile_shapes() {
-  TileShapes shapes;
-  for (int tile = 0; tile < 8; ++tile) {
-    shapes.row_bytes[tile] = 64;
-    shapes.rows[tile] = 16;
-  }
-  _tile_loadconfig(&shapes);
+  _tile_loadconfig(&kTileShapes);
+}
+
+// Nor does GCC know that the instructions of tiles read memory: nothing may be written behind this that they read.
+void write_before_tiles_read() {
+  __asm__ volatile("" ::: "memory");
 }
 
 SHARDRUN_AMX void release_tiles() {
@@ -155,6 +158,7 @@ SHARDRUN_AMX void multiply_tiles(float* c, int64_t ldc, const Bf16* a, int64_t l
                                  int64_t ldb, int64_t rows, int64_t inner, int64_t columns, bool accumulate) {
   const auto c_bytes = ldc * int64_t{sizeof(float)}, a_bytes = lda * int64_t{sizeof(Bf16)},
              b_bytes = ldb * int64_t{sizeof(uint32_t)};
+  write_before_tiles_read();
   for (int64_t m = 0; m < rows; m += kTile) {
     for (int64_t n = 0; n < columns; n += kTile) {
       float *upper = c + m * ldc + n, *lower = upper + 16 * ldc;
