@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kThreads) sum_products(float* delta, const T* 
 // There is one block for each token. A vector takes W angles of a head and the W values that stand half a
 // head behind theirs.
 template <int W, typename T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMostRowThreads)
     rope_rows(T* x, const float* table, int64_t length, int heads, int half, int64_t stride, float sign) {
   T* const row = x + int64_t{blockIdx.x} * stride;
   const float* const angles = table + int64_t{blockIdx.x} % length * 2 * half;

@@ -104,8 +104,10 @@ constexpr int64_t rounded_up(int64_t value, int64_t unit) {
 constexpr int64_t quotient_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit;
 }
+// The bounds of a kernel must allow as many threads as it is launched with, or CUDA refuses the launch as an invalid value.
+constexpr int kMostRowThreads = 256;
 // Returns the threads of a block that takes a row of `packs` vectors.
-constexpr unsigned row_threads(int64_t packs, int64_t most = 256) {
+constexpr unsigned row_threads(int64_t packs, int64_t most = kMostRowThreads) {
   const int64_t wanted = rounded_up(packs, 32);
   return static_cast<unsigned>(wanted < 32 ? 32 : wanted > most ? most : wanted);
 }
