@@ -157,7 +157,8 @@ cublasStatus_t describe(Plan& plan, const Product& p) {
   RETURN_IF_REFUSED(set(plan.preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.a)));
   RETURN_IF_REFUSED(set(plan.preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.b)));
   RETURN_IF_REFUSED(set(plan.preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(p.d)));
-  return set(plan.preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.d));
+  return set(plan.preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+             std::min(alignment_of(p.d), alignment_of(p.bias)));
 }
 
 cublasStatus_t run(OpScope& op, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& p,
