@@ -334,6 +334,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   const cublasStatus_t status =
       cublasLtMatmulAlgoCheck(handle, product, a_layout, b_layout, c_layout, d_layout, algorithm, &checked);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
+  // As seen of cublasLt 13.0 on an H100: it looks at the scales' addresses here and not where it proposes.
+  constexpr size_t kScaleAlignment = 16;
+  if (!is_aligned(product->a_scale, kScaleAlignment) || !is_aligned(product->b_scale, kScaleAlignment))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   constexpr size_t kWorkspaceAlignment = 256;
   if (checked.workspaceSize > workspace_bytes || workspace == nullptr ||
       !is_aligned(workspace, kWorkspaceAlignment) || !is_kept(*algorithm, {a, b, c, d}) ||

@@ -29,6 +29,7 @@ struct Fp8Memory {
   static constexpr int kLinears = 4, kTensors = 3;  // of a block; of a layer: input, weight, output gradient
   static_assert(kLinears * kTensors == kFp8TensorsOfBlock);
   static constexpr int64_t kScalingBytes = 8;  // of a tensor: its scale, and the largest value that was seen
+  static constexpr int64_t kInverseStride = 4;  // numbers between two inverses: cublasLt takes them at 16 bytes alone
 
   std::byte* scalings = nullptr;
   float* inverses = nullptr;                       // of the three
@@ -38,7 +39,7 @@ struct Fp8Memory {
   // The largest of each, in elements.
   void take(Cursor& cursor, int64_t blocks, int64_t inputs, int64_t weights, int64_t gradients) {
     cursor.take(scalings, blocks * kFp8TensorsOfBlock * kScalingBytes);
-    cursor.take(inverses, kTensors);
+    cursor.take(inverses, kTensors * kInverseStride);
     cursor.take(input, inputs);
     cursor.take(weight, weights);
     cursor.take(gradient, gradients);

@@ -87,7 +87,7 @@ struct Fp8Matrix {
   Fp8Format format = Fp8Format::kE4m3;
   uint8_t* values = nullptr;      // (rows, columns); null: not wanted
   uint8_t* transposed = nullptr;  // (columns, rows); null: not wanted
-  float* inverse = nullptr;       // (1): an element is its fp8 number times this
+  float* inverse = nullptr;       // (1), at 16 bytes: an element is its fp8 number times this
 };
 
 // Linear layers in fp8: values and weights in E4M3, gradients in E5M2, products added up in fp32, one scale for

@@ -105,7 +105,8 @@ class BlockLinears {
                                const T* in, int64_t rows, int64_t columns) const {
     const int64_t number =
         (int64_t{block} * Fp8Memory::kLinears + static_cast<int64_t>(linear)) * Fp8Memory::kTensors + tensor;
-    const kernels::Fp8Matrix out{fp8_->format(number), values, transposed, memory_.inverses + tensor};
+    const kernels::Fp8Matrix out{fp8_->format(number), values, transposed,
+                                 memory_.inverses + tensor * Fp8Memory::kInverseStride};
     fp8_ops_->quantize(out, fp8_->scaling(number), in, rows, columns, fp8_->scale(number));
     return out;
   }
