@@ -73,7 +73,7 @@ int64_t gpu_workspace_bytes(const OpList& ops, int64_t hidden) {
 }
 
 int64_t cudnn_attention_bytes(const AttentionShape& s) {
-  constexpr int64_t kTile = 64, kFp32 = sizeof(float), kMargin = int64_t{1} << 20;
+  constexpr int64_t kTile = 64, kFp32 = sizeof(float), kMargin = int64_t{4} << 20;
   const int64_t rounded = (s.T + kTile - 1) / kTile * kTile;
   const int64_t scores = s.B * s.H * rounded * rounded * static_cast<int64_t>(sizeof(uint16_t));
   const int64_t of_heads = s.H == s.K ? 0 : 2 * s.B * s.H * rounded * s.D * kFp32;

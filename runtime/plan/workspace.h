@@ -39,16 +39,16 @@ int64_t cpu_workspace_bytes(const OpList& ops, int threads, int64_t product_byte
 // Ops of a GPU share at least this much, of which products take 32 MiB.
 inline constexpr int64_t kGpuWorkspaceBytes = int64_t{64} << 20;
 // CUDA takes this much beside all that is allocated: its context, cublasLt's handle and the code of kernels, which is loaded
-// when they are first launched. A context alone took 555 MiB of a GPU with 188 multiprocessors and 107 MiB of one with 34
-// (ggml-org/llama.cpp, pull request 23604), so about 400 of an H200's 132; our kernels and cublasLt's come to it. To be
-// replaced by what nvidia-smi shows of a rank.
-inline constexpr int64_t kGpuContextBytes = int64_t{600} << 20;
+// when they are first launched. Measured as what nvidia-smi shows of a rank less the rest of its plan, on an H100 with driver
+// 580.159 and CUDA 13.0: 541 to 547 MiB.
+inline constexpr int64_t kGpuContextBytes = int64_t{550} << 20;
 // Returns the bytes of a workspace in which no op of the list has to ask for more, nor the norms of rows of `hidden`; more
 // than three million tokens of a micro-batch are not thought of.
 int64_t gpu_workspace_bytes(const OpList& ops, int64_t hidden);
 // Returns the bytes of a workspace for attention by cuDNN, whose deterministic backward on Hopper keeps the gradients of all
 // scores in bf16, of tiles of 64, a sum a row, and the gradients of keys and values for each query head in fp32 where heads
-// share them. Source: cudnn-frontend's node/scaled_dot_product_flash_attention.h; never measured. What wants more is refused.
+// share them. Source: cudnn-frontend's node/scaled_dot_product_flash_attention.h. On an H100 cuDNN 9.19 takes those gradients in
+// bf16, half of what is counted here, and 1 to 2 MiB beside. What wants more is refused.
 int64_t cudnn_attention_bytes(const AttentionShape& shape);
 // More than that is only given to it on demand.
 inline constexpr int64_t kMostCudnnBytes = int64_t{4} << 30;
