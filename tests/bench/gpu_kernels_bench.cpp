@@ -8,7 +8,6 @@
 // kernels/cuda/ops.h states the floors.
 //
 //   gpu_kernels_bench [RUNS] [TABLE]     products are tuned and the table of algorithms is written to TABLE
-// State: compiled, never run on a GPU yet.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

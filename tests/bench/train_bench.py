@@ -8,7 +8,7 @@ Cases: llama-1x2 (136M, one process, two threads), llama-fp32-1x2, llama-2048-1x
 llama-2x1 (full_shard on two ranks against FSDP2 over gloo), bert-1x2 (BERT-Large, 128 tokens), mixtral-1x2 (156M, of which a token goes
 through 2 of 8 experts, against transformers). Each side trains on real text with random initial weights. Checked before anything is
 compared: both sides' losses begin at that of a uniform guess and fall. PyTorch runs eager and compiled; its better
-median counts. Prints a table and one JSON line.
+median counts. Prints a table and one JSON line. PYTHON names another python3 that has PyTorch.
 """
 import argparse
 import glob
@@ -113,6 +113,11 @@ def check(name, case, losses):
         fail(f"{name}: losses {losses} do not begin near {guess:.2f} and fall")
 
 
+def tell(name, side, speeds):
+    """A case takes minutes: each side says what it has so far."""
+    print(f"{name}: {side} {statistics.median(speeds[side]):.0f} tokens/s", file=sys.stderr, flush=True)
+
+
 def measure(name, case, build, rounds, steps):
     modes = case.get("modes", ("eager", "compile"))
     speeds = {side: [] for side in ("shardrun", *modes)}
@@ -123,10 +128,12 @@ def measure(name, case, build, rounds, steps):
             seconds, losses = ours(case, build, folder, steps)
         check("shardrun", case, losses)
         speeds["shardrun"] += [tokens / s for s in seconds[WARM_STEPS:]]
+        tell(name, "shardrun", speeds)
         for mode in modes:
             seconds, losses, version = theirs(case, mode, steps)
             check("PyTorch " + mode, case, losses)
             speeds[mode] += [tokens / s for s in seconds[WARM_STEPS:]]
+            tell(name, mode, speeds)
     medians = {side: statistics.median(values) for side, values in speeds.items()}
     best = max(medians[mode] for mode in modes)
     print(f"{name:14}  shardrun {medians['shardrun']:7.0f}  PyTorch {version} " + "  ".join(f"{mode} {medians[mode]:7.0f}" for mode in modes) +

@@ -1,6 +1,6 @@
 // The backend (kernels/backend.h) of one NVIDIA GPU. This header needs no CUDA header.
 //
-// Thread rule: as Backend. State: compiled, never run on a GPU yet.
+// Thread rule: as Backend. State: run on an H100.
 #pragma once
 
 #include <memory>
