@@ -91,6 +91,21 @@ std::vector<std::string> slurm_options(const spec::JobSpec& spec) {
   return words;
 }
 
+std::vector<std::string> variables_against(const spec::JobSpec& spec) {
+  std::vector<std::string> names;
+  for (const char* name :
+       {"ARRAY_INX", "CPUS_PER_GPU", "ERROR", "GPUS", "GPUS_PER_NODE", "GPUS_PER_TASK", "INPUT", "JOB_NAME",
+        "NO_KILL", "NO_REQUEUE", "OPEN_MODE", "OUTPUT", "REQUEUE", "SIGNAL", "WAIT", "WAIT_ALL_NODES"})
+    names.push_back(std::string("SBATCH_") + name);
+  const spec::ResourcesSpec& resources = spec.resources;
+  if (resources.time_limit) names.emplace_back("SBATCH_TIMELIMIT");
+  if (!resources.partition.empty()) names.emplace_back("SBATCH_PARTITION");
+  if (!resources.account.empty()) names.emplace_back("SBATCH_ACCOUNT");
+  if (!resources.constraint.empty()) names.emplace_back("SBATCH_CONSTRAINT");
+  if (resources.exclusive) names.emplace_back("SBATCH_EXCLUSIVE");
+  return names;
+}
+
 std::string slurm_dependency(const spec::JobSpec& spec, const std::string& after) {
   std::string all = after.empty() ? "" : "afterok:" + after;
   if (!all.empty() && !spec.slurm.dependency.empty()) all += ",";

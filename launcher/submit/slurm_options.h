@@ -17,6 +17,10 @@ namespace shardrun::launcher {
 // Returns "--qos=high" and the like, without the dependency, which is a matter of the submission.
 std::vector<std::string> slurm_options(const spec::JobSpec& spec);
 
+// Returns the variables that sbatch shall not see: each of them would overrule a line of the script, for sbatch takes its
+// environment's word before the script's. Those that say what the job leaves open (a partition, an account) stay.
+std::vector<std::string> variables_against(const spec::JobSpec& spec);
+
 // Returns what --dependency takes: the end of job `after` (empty: none) and what the spec asks for; "" for nothing.
 std::string slurm_dependency(const spec::JobSpec& spec, const std::string& after);
 

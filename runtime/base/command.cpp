@@ -36,11 +36,14 @@ Result<Pipe> make_pipe() {
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-std::vector<std::string> merged_environment(const std::map<std::string, std::string>& extra) {
+std::vector<std::string> merged_environment(const std::map<std::string, std::string>& extra,
+                                            const std::vector<std::string>& without) {
   std::vector<std::string> merged;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
-    if (extra.count(std::string(text.substr(0, text.find('=')))) == 0) merged.emplace_back(text);
+    const std::string name(text.substr(0, text.find('=')));
+    const bool is_left_out = std::find(without.begin(), without.end(), name) != without.end();
+    if (!is_left_out && extra.count(name) == 0) merged.emplace_back(text);
   }
   for (const auto& [name, value] : extra) merged.push_back(fmt::format("{}={}", name, value));
   return merged;
@@ -80,7 +83,8 @@ std::string trimmed(std::string text) {
 }  // namespace
 
 Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
-                                     const std::map<std::string, std::string>& environment, bool with_input) {
+                                     const std::map<std::string, std::string>& environment, bool with_input,
+                                     const std::vector<std::string>& without) {
   ASSIGN_OR_RETURN(auto in, make_pipe());
   ASSIGN_OR_RETURN(auto out, make_pipe());
   ASSIGN_OR_RETURN(auto err, make_pipe());
@@ -105,7 +109,7 @@ Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
   posix_spawnattr_setpgroup(&attributes, 0);
   posix_spawnattr_setflags(&attributes,
                            POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-  const std::vector<std::string> variables = merged_environment(environment);
+  const std::vector<std::string> variables = merged_environment(environment, without);
   SpawnedCommand child;
   const int failure = ::posix_spawnp(&child.pid, argv.front().c_str(), &actions, &attributes,
                                      pointers_of(argv).data(), pointers_of(variables).data());
@@ -123,8 +127,9 @@ Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
 }
 
 Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const std::string& input,
-                                     std::chrono::milliseconds limit, const std::function<void()>& tick) {
-  ASSIGN_OR_RETURN(auto child, spawn_command(argv, {}, !input.empty()));
+                                     std::chrono::milliseconds limit, const std::function<void()>& tick,
+                                     const std::vector<std::string>& without) {
+  ASSIGN_OR_RETURN(auto child, spawn_command(argv, {}, !input.empty(), without));
   const NoBrokenPipeSignal quiet;  // a command may end without having read its input
   if (child.in) ::fcntl(child.in.get(), F_SETFL, O_NONBLOCK);
   CommandOutput output;
@@ -166,8 +171,8 @@ Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const
 }
 
 Result<CommandOutput> run_command(const std::vector<std::string>& argv, const std::string& input,
-                                  std::chrono::milliseconds limit) {
-  auto output = finish_command(argv, input, limit);
+                                  std::chrono::milliseconds limit, const std::vector<std::string>& without) {
+  auto output = finish_command(argv, input, limit, {}, without);
   if (!output) return output;
   if (!WIFEXITED(output->status) || WEXITSTATUS(output->status) != 0) {
     const std::string words = trimmed(output->err.empty() ? output->out : output->err);

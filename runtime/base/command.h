@@ -24,18 +24,22 @@ struct CommandOutput {
 // Returns the output of a command, however it ended. `tick` is called about every second until then. Errors:
 // kNotFound (there is no such program), kTimeout (it was killed, with its process group), kIo.
 Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const std::string& input,
-                                     std::chrono::milliseconds limit, const std::function<void()>& tick = {});
-// Returns the output of a command that ended with 0; kIo with the command's own words when it ended otherwise.
+                                     std::chrono::milliseconds limit, const std::function<void()>& tick = {},
+                                     const std::vector<std::string>& without = {});
+// Returns the output of a command that ended with 0; kIo with the command's own words when it ended otherwise. It does not see
+// those of our variables that `without` names.
 Result<CommandOutput> run_command(const std::vector<std::string>& argv, const std::string& input = "",
-                                  std::chrono::milliseconds limit = std::chrono::seconds(30));
+                                  std::chrono::milliseconds limit = std::chrono::seconds(30),
+                                  const std::vector<std::string>& without = {});
 
 // A child whose output comes through pipes; for commands that live long.
 struct SpawnedCommand {
   pid_t pid = -1;
   UniqueFd in, out, err, pidfd;  // our ends; `in` is empty unless asked for
 };
-// Sets `environment` on top of ours; the child starts with no signal blocked and none ignored by us.
+// Sets `environment` on top of ours, less `without`; the child starts with no signal blocked and none ignored by us.
 Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
-                                     const std::map<std::string, std::string>& environment, bool with_input);
+                                     const std::map<std::string, std::string>& environment, bool with_input,
+                                     const std::vector<std::string>& without = {});
 
 }  // namespace shardrun::base

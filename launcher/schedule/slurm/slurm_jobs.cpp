@@ -23,8 +23,9 @@ namespace shardrun::launcher {
 namespace {
 
 base::Result<base::CommandOutput> ask_slurm(const std::vector<std::string>& argv,
-                                            const std::string& input = "") {
-  auto answer = base::run_command(argv, input);
+                                            const std::string& input = "",
+                                            const std::vector<std::string>& without = {}) {
+  auto answer = base::run_command(argv, input, std::chrono::seconds(30), without);
   if (answer || answer.error().code() != base::Code::kNotFound) return answer;
   return std::move(answer).error().context("is this a Slurm head or compute node?");
 }
@@ -105,7 +106,7 @@ Result<void> write_run_directory(const SubmitRequest& request, const std::string
 // cancelled again.
 Result<std::string> submit_prepared(const spec::JobSpec& spec, const std::string& script,
                                     const std::function<Result<void>(const std::string& id)>& prepare) {
-  auto answer = ask_slurm(submit_command(spec), script);
+  auto answer = ask_slurm(submit_command(spec), script, variables_against(spec));
   if (!answer) return explain_refusal(spec, answer.error()).context("the job was not submitted");
   const std::string id = answer->out.substr(0, answer->out.find_first_of(";\n"));
   if (!is_job_id(id)) return Error(Code::kIo, "sbatch answered \"" + answer->out + "\", which is no job id");
@@ -150,7 +151,7 @@ bool could_start_without(const spec::JobSpec& spec, const std::vector<std::strin
   for (std::string& option : allocation_options(spec)) argv.push_back(std::move(option));
   for (std::string& option : slurm_options(spec)) argv.push_back(std::move(option));
   argv.push_back("--exclude=" + exclusion(spec, avoid));
-  return base::run_command(argv, "", std::chrono::seconds(10)).has_value();
+  return base::run_command(argv, "", std::chrono::seconds(10), variables_against(spec)).has_value();
 }
 
 // Returns whether a node does not answer Slurm at the moment. Slurm does not count on such a node ("idle*"),
