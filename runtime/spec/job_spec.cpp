@@ -7,6 +7,7 @@
 #include "runtime/base/io.h"
 #include "runtime/spec/architecture.h"
 #include "runtime/spec/environment_rules.h"
+#include "runtime/spec/fault_tolerance_rules.h"
 #include "runtime/spec/gpu_rules.h"
 #include "runtime/spec/key_places.h"
 #include "runtime/spec/precompile_rules.h"
@@ -330,39 +331,6 @@ void read_export(const TomlValue& document, SpecReading& reading, const JobSpec&
   }
 }
 
-void read_fault_tolerance(const TomlValue& document, SpecReading& reading, int nodes,
-                          FaultToleranceSpec& faults) {
-  SectionReader section(document, "fault_tolerance", reading);
-  section.boolean("requeue", faults.requeue);
-  section.duration("signal_lead", 1, kDay, faults.signal_lead);
-  section.duration("stop_grace", 1, kDay, faults.stop_grace);
-  section.duration("hang_timeout", 0, 7 * kDay, faults.hang_timeout);
-  section.integer("max_restarts", 0, 1000, faults.max_restarts);
-  section.integer("spares", 0, 1000, faults.spares);
-  section.integer("min_nodes", 0, 65536, faults.min_nodes);
-  section.duration("node_timeout", 2, kDay, faults.node_timeout);
-  section.duration("conductor_timeout", 0, kDay, faults.conductor_timeout);
-  section.boolean("preflight", faults.preflight);
-  section.number("spike_factor", 1.0, 1e6, faults.spike_factor);
-  section.integer("compare_every_steps", 0, kLargestCount, faults.compare_every_steps);
-  section.finish();
-  const bool never_changes_nodes = faults.max_restarts == 0 && !wants_preflight(faults);
-  if (faults.spares > 0 && never_changes_nodes) {
-    reading.fail(
-        section.origin("spares"),
-        "spares wait for a preflight or a restart, and there is neither: preflight = false, max_restarts = 0",
-        "write max_restarts = 3, or remove spares");
-  } else if (faults.min_nodes > nodes) {
-    reading.fail(section.origin("min_nodes"),
-                 fmt::format("min_nodes {} is above the {} nodes of the job", faults.min_nodes, nodes),
-                 "write fewer, or raise [resources] nodes");
-  } else if (faults.min_nodes > 0 && faults.min_nodes < nodes && never_changes_nodes) {
-    reading.fail(section.origin("min_nodes"),
-                 "only a preflight or a restart goes on with fewer nodes, and there is neither",
-                 "write max_restarts = 3, or remove min_nodes");
-  }
-}
-
 void read_logging(const TomlValue& document, SpecReading& reading, LoggingSpec& logging) {
   SectionReader section(document, "logging", reading);
   section.text("directory", logging.directory);
@@ -508,9 +476,9 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
     check_micro_batch(document, reading, spec);
     check_together(document, reading, spec);
   }
-  read_precompile(document, reading, spec.program, spec.precompile);
+  read_precompile(document, reading, spec);
   check_gpu_training(document, reading, spec);
-  read_fault_tolerance(document, reading, spec.resources.nodes, spec.fault_tolerance);
+  read_fault_tolerance(document, reading, spec.resources, spec.fault_tolerance);
   read_logging(document, reading, spec.logging);
   check_evaluation(document, reading, spec);
   read_environment(document, reading, spec.environment);

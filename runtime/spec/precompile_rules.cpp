@@ -1,11 +1,13 @@
 #include "runtime/spec/precompile_rules.h"
 
+#include <fmt/format.h>
+
 namespace shardrun::spec {
 
-void read_precompile(const TomlValue& document, SpecReading& reading, const ProgramSpec& program,
-                     PrecompileSpec& precompile) {
+void read_precompile(const TomlValue& document, SpecReading& reading, JobSpec& spec) {
+  PrecompileSpec& precompile = spec.precompile;
   SectionReader section(document, "precompile", reading);
-  if (section.present() && !program.trainer.empty()) {
+  if (section.present() && !spec.program.trainer.empty()) {
     return reading.fail(section.origin(), "the trainer's kernels come compiled",
                         "remove the section: [precompile] is for command programs");
   }
@@ -22,6 +24,13 @@ void read_precompile(const TomlValue& document, SpecReading& reading, const Prog
   } else if (precompile.enabled && precompile.command.empty()) {
     reading.fail(section.origin(), "a command program is compiled by a command, and [precompile] has none",
                  "write command = [\"neuron_parallel_compile\", \"./train.sh\"], or enabled = false");
+  }
+  const bool has_fewer = precompile.nodes > 0 && precompile.nodes < spec.resources.nodes;
+  if (precompile.enabled && has_fewer && !(spec.slurm.nodelist.empty() && spec.slurm.segment == 0)) {
+    const char* const key = spec.slurm.nodelist.empty() ? "segment" : "nodelist";
+    reading.fail(section.origin("nodes"),
+                 fmt::format("the compile job has fewer nodes than [slurm] {} is for", key),
+                 fmt::format("remove nodes, or {}", key));
   }
 }
 

@@ -9,8 +9,8 @@
 
 namespace shardrun::spec {
 
-// Reads the section. Refuses one beside the built-in trainer.
-void read_precompile(const TomlValue& document, SpecReading& reading, const ProgramSpec& program,
-                     PrecompileSpec& precompile);
+// Reads the section into a spec whose resources, program and [slurm] are read. Refuses one beside the built-in trainer, and
+// fewer nodes than [slurm] names.
+void read_precompile(const TomlValue& document, SpecReading& reading, JobSpec& spec);
 
 }  // namespace shardrun::spec
