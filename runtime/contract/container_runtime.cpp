@@ -36,6 +36,15 @@ bool on_path(const std::string& program, const std::string& path) {
   return false;
 }
 
+// Returns the image as pyxis shall read it. It takes for a file only what begins with / or ., and anything else for the name of
+// an image in a registry.
+std::string pyxis_image(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
+  const std::string& image = spec.container.image;
+  const std::string here = plan.working_directory + "/" + image;
+  const bool is_elsewhere = image.starts_with('/') || image.starts_with('.');
+  return !is_elsewhere && (image.ends_with(".sqsh") || ::access(here.c_str(), F_OK) == 0) ? here : image;
+}
+
 }  // namespace
 
 const char* program_of(spec::ContainerRuntime runtime) {
@@ -80,7 +89,7 @@ std::vector<std::string> pyxis_options(const spec::JobSpec& spec, const record::
   }
   for (const auto& [name, value] : variables) names += (names.empty() ? "" : ",") + name;
   for (const auto& [name, value] : spec.environment) names += (names.empty() ? "" : ",") + name;
-  return {"--container-image=" + spec.container.image, "--container-mounts=" + mounts,
+  return {"--container-image=" + pyxis_image(spec, plan), "--container-mounts=" + mounts,
           "--container-workdir=" + plan.working_directory, "--container-env=" + names};
 }
 

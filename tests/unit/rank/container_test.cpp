@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "runtime/base/io.h"
 #include "runtime/contract/container_runtime.h"
 #include "tests/support/folder.h"
 
@@ -105,6 +106,23 @@ TEST_CASE(
   CHECK_EQ(
       *contract::find_container_runtime(job("image = \"x\"\nruntime = \"pyxis\"\n"), path_of(folder.path())),
       ContainerRuntime::kPyxis);
+}
+
+TEST_CASE(
+    "container: pyxis, which takes a bare name for a registry's, gets the path of a file of the working "
+    "directory") {
+  const tests::Folder folder;
+  REQUIRE(base::write_file_atomically(folder.path() + "/unpacked", "", 0600));
+  record::LaunchPlan plan;
+  plan.working_directory = folder.path();
+  const auto image = [&](const std::string& name) {
+    return contract::pyxis_options(job("image = \"" + name + "\"\nruntime = \"pyxis\"\n"), plan, {}).front();
+  };
+
+  CHECK_EQ(image("images/pytorch.sqsh"), "--container-image=" + folder.path() + "/images/pytorch.sqsh");
+  CHECK_EQ(image("unpacked"), "--container-image=" + folder.path() + "/unpacked");
+  CHECK_EQ(image("nvcr.io/nvidia/pytorch:24.01"), "--container-image=nvcr.io/nvidia/pytorch:24.01");
+  CHECK_EQ(image("./x.sqsh"), "--container-image=./x.sqsh");
 }
 
 TEST_CASE(
