@@ -37,6 +37,7 @@ class Manifest {
     const bool torch = train || options_.kind == KubernetesKind::kPyTorchJob ||
                        (options_.kind == KubernetesKind::kAuto && command);
     RETURN_IF_ERROR(check_container(torch));
+    RETURN_IF_ERROR(torch ? check_setup() : check_secrets());
     if (!torch) return fmt::format("{}---\n{}", config_map().to_text(), mpi_job().to_text());
     if (!command)
       return refuse(spec_.origin("program.trainer"),
@@ -58,18 +59,39 @@ class Manifest {
     const bool clean = std::all_of(name.begin(), name.end(), [](char c) {
       return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
     });
-    if (!clean || name.size() > kLongestJobName || name.front() == '-' || name.back() == '-')
-      return refuse(spec_.origin("name"),
-                    fmt::format("Kubernetes takes no name \"{}\"", spec::printable(name)),
-                    fmt::format("use at most {} small letters, digits and -", kLongestJobName));
+    const bool begins_well = !name.empty() && name.front() >= 'a' && name.front() <= 'z';
+    if (!clean || name.size() > kLongestJobName || !begins_well || name.back() == '-')
+      return refuse(
+          spec_.origin("name"), fmt::format("Kubernetes takes no name \"{}\"", spec::printable(name)),
+          fmt::format("use at most {} small letters, digits and -, a letter first", kLongestJobName));
+    return {};
+  }
+
+  Result<void> check_setup() const {
+    if (spec_.program.setup.empty()) return {};
+    return refuse(spec_.origin("program.setup"), "the pods of torchrun run no lines before their ranks",
+                  "put what they do into the image, or write --kind mpijob");
+  }
+
+  // Ranks of an MPIJob are started through sshd, which gives them no variable of their pod.
+  Result<void> check_secrets() const {
+    for (const auto& [name, value] : spec_.environment) {
+      if (value.kind == spec::EnvironmentValue::Kind::kFromVariable)
+        return refuse(
+            spec_.origin("environment." + name), "the workers of an MPIJob have no variables to take it from",
+            fmt::format("put it into a file of the claim, and write {} = {{ from_file = \"…\" }}", name));
+    }
     return {};
   }
 
   // A job's pods use its own image, when that is in a registry.
   std::string image() const {
-    const std::string& own = spec_.container.image;
-    const bool is_file =
-        own.starts_with('/') || own.starts_with('.') || own.ends_with(".sif") || own.ends_with(".sqsh");
+    constexpr std::string_view kDocker = "docker://";
+    std::string own = spec_.container.image;
+    if (own.starts_with(kDocker)) own.erase(0, kDocker.size());
+    const bool is_file = own.starts_with('/') || own.starts_with('.') || own.ends_with(".sif") ||
+                         own.ends_with(".sqsh") || own.ends_with(".simg") ||
+                         own.find("://") != std::string::npos;
     const bool is_pyxis = own.find('#') != std::string::npos;
     return options_.image.empty() && !is_file && !is_pyxis ? own : options_.image;
   }
@@ -203,15 +225,26 @@ class Manifest {
     return spec.set("template", Yaml::map().set("spec", std::move(pod)));
   }
 
+  // Kubernetes puts variables where it reads $(NAME) in these strings, and one $ where it reads two.
+  static std::string literal(const std::string& text) {
+    std::string out;
+    for (const char c : text) out += c == '$' ? "$$" : std::string(1, c);
+    return out;
+  }
+  static std::vector<std::string> literals(std::vector<std::string> words) {
+    for (std::string& word : words) word = literal(word);
+    return words;
+  }
+
   static Yaml variable(const std::string& name, const std::string& value) {
-    return Yaml::map().set("name", name).set("value", value);
+    return Yaml::map().set("name", name).set("value", literal(value));
   }
 
   Yaml mpi_job() const {
     std::vector<std::string> command = {"shardrun", "run", "/etc/shardrun/job.toml"};
     for (const std::string& one : plan_.overrides) command.insert(command.end(), {"--set", one});
     Yaml conductor = Yaml::map();
-    conductor.set("name", "shardrun").set("image", image()).set("command", Yaml::list(command));
+    conductor.set("name", "shardrun").set("image", image()).set("command", Yaml::list(literals(command)));
     conductor.set("workingDir", options_.mount);
     // Volumes of pods are open to all users of the pod, which has one.
     conductor.set("env",
@@ -277,7 +310,7 @@ class Manifest {
     container.set("name", "pytorch").set("image", image());
     // Nodes, ranks and the rendezvous address come from the operator's PET_ variables.
     container.set("command", Yaml::list({"torchrun", "--no-python"}));
-    container.set("args", Yaml::list(spec_.program.command)).set("env", variables);
+    container.set("args", Yaml::list(literals(spec_.program.command))).set("env", variables);
     container.set("workingDir", options_.mount);
     const Yaml pod = machine_pod(container);
     const int restarts = spec_.fault_tolerance.max_restarts;
@@ -307,7 +340,7 @@ class Manifest {
     trainer.set("image", image());
     // The API has no working directory.
     trainer.set("command", Yaml::list({"env", "--chdir=" + options_.mount, "torchrun", "--no-python"}));
-    trainer.set("args", Yaml::list(spec_.program.command)).set("numNodes", plan_.nodes);
+    trainer.set("args", Yaml::list(literals(spec_.program.command))).set("numNodes", plan_.nodes);
     trainer.set("numProcPerNode", plan_.ranks_per_node).set("env", variables);
     trainer.set("resourcesPerNode", resources());
     const auto within = [](const char* key, Yaml value) { return Yaml::map().set(key, std::move(value)); };

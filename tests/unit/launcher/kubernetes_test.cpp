@@ -162,7 +162,20 @@ TEST_CASE("kubernetes: what a manifest cannot say is refused with the mend") {
   using enum launcher::KubernetesKind;
 
   CHECK(refusal("name = \"My_job\"\n[program]\ncommand = [\"env\"]\n", kAuto) ==
-        "job.toml:1:8: Kubernetes takes no name \"My_job\"; use at most 52 small letters, digits and -");
+        "job.toml:1:8: Kubernetes takes no name \"My_job\"; use at most 52 small letters, digits and -, a "
+        "letter first");
+  CHECK(refusal("name = \"7b-run\"\n[program]\ncommand = [\"env\"]\n", kAuto).find("a letter first") !=
+        std::string::npos);
+  const std::string setup = "name = \"x\"\n[program]\nsetup = [\"module load cuda\"]\ncommand = [\"env\"]\n";
+  for (const auto kind : {kPyTorchJob, kTrainJob})
+    CHECK(refusal(setup, kind) ==
+          "job.toml:3:9: the pods of torchrun run no lines before their ranks; put what they do into the "
+          "image, or "
+          "write --kind mpijob");
+  CHECK(refusal("name = \"x\"\n[program]\ncommand = [\"env\"]\n[environment]\nKEY = { from_env = \"KEY\" }\n",
+                kMpiJob)
+            .find("the workers of an MPIJob have no variables to take it from; put it into a file of the "
+                  "claim") != std::string::npos);
   CHECK(
       refusal(base::read_file(SOURCE_DIR "/jobs/tiny-llama.toml").value(), kPyTorchJob)
           .find("the built-in trainer starts through PMIx, which a PyTorchJob lacks; write --kind mpijob") !=
@@ -171,4 +184,17 @@ TEST_CASE("kubernetes: what a manifest cannot say is refused with the mend") {
         "job.toml:9:7: a pod of Kubeflow's does not read the file of a variable; write KEY = { from_env = "
         "\"KEY\" } "
         "and put it into the secret x-environment");
+}
+
+TEST_CASE(
+    "kubernetes: a dollar reaches the program as it was written, and an image of a registry has no scheme") {
+  const std::string text =
+      "name = \"x\"\n[program]\ncommand = [\"bash\", \"-c\", \"echo $$ $(A)\"]\n[container]\nimage = "
+      "\"docker://nvcr.io/x:1\"\nruntime = \"pyxis\"\n[environment]\nPRICE = \"$5\"\n";
+  const auto manifest = rendered(text, "p5.48xlarge", launcher::KubernetesKind::kPyTorchJob, "").value();
+
+  CHECK(has(manifest, "echo $$$$ $$(A)"));
+  CHECK(has(manifest, "$$5"));
+  CHECK(has(manifest, "nvcr.io/x:1"));
+  CHECK_FALSE(has(manifest, "docker://"));
 }
