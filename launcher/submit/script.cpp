@@ -1,5 +1,7 @@
 #include "launcher/submit/script.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "launcher/submit/slurm_options.h"
@@ -51,6 +53,17 @@ exit "$code"
                      shardrun, run);
 }
 
+// Whether [slurm] gres names the GPUs, perhaps by type. Slurm refuses a number of them beside that.
+bool names_gpus(const std::string& gres) {
+  for (size_t begin = 0; begin < gres.size();) {
+    const size_t end = std::min(gres.find(',', begin), gres.size());
+    const std::string one = gres.substr(begin, end - begin);
+    if (one == "gpu" || one.starts_with("gpu:")) return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string shell_quoted(const std::string& text) {
@@ -71,7 +84,7 @@ std::vector<std::string> allocation_options(const spec::JobSpec& spec) {
   if (!resources.constraint.empty()) options.push_back("--constraint=" + resources.constraint);
   if (!resources.exclude.empty()) options.push_back("--exclude=" + resources.exclude);
   if (resources.exclusive) options.push_back("--exclusive");
-  if (resources.gpus_per_node > 0)
+  if (resources.gpus_per_node > 0 && !names_gpus(spec.slurm.gres))
     options.push_back(fmt::format("--gpus-per-node={}", resources.gpus_per_node));
   // A node that fails must not take the allocation with it: the job goes on without that node.
   if (spec.fault_tolerance.max_restarts > 0) options.push_back("--no-kill");

@@ -1,6 +1,7 @@
 // What [slurm] of a spec becomes: words of an argument vector, checked against the help of a site's sbatch.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -72,4 +73,42 @@ TEST_CASE("slurm options: what this sbatch does not have is refused before anyth
            "job.toml:5:21: --begin takes a value; write begin = \"…\"");
   CHECK_EQ(refusal("options = { contiguous = 1 }\n"),
            "job.toml:5:26: --contiguous takes no value; write contiguous = true");
+}
+
+TEST_CASE(
+    "slurm options: sbatch does not see the variables that would overrule what the job says, and sees the "
+    "site's others") {
+  const auto hidden = [](const std::string& resources) {
+    const auto spec = spec::parse_job_spec(
+        "name = \"x\"\n[program]\ncommand = [\"env\"]\n[resources]\n" + resources, "job.toml");
+    REQUIRE_MESSAGE(spec.has_value(), spec.error().to_string());
+    return launcher::variables_against(*spec);
+  };
+  const auto names = [](const std::vector<std::string>& all, const char* name) {
+    return std::find(all.begin(), all.end(), name) != all.end();
+  };
+
+  const auto nothing_said = hidden("");
+  CHECK(names(nothing_said, "SBATCH_ARRAY_INX"));
+  CHECK(names(nothing_said, "SBATCH_SIGNAL"));
+  for (const char* name : {"SBATCH_TIMELIMIT", "SBATCH_PARTITION", "SBATCH_ACCOUNT", "SBATCH_CONSTRAINT"})
+    CHECK_FALSE(names(nothing_said, name));
+  const auto said = hidden("time_limit = 600\npartition = \"main\"\naccount = \"a\"\nconstraint = \"c\"\n");
+  for (const char* name : {"SBATCH_TIMELIMIT", "SBATCH_PARTITION", "SBATCH_ACCOUNT", "SBATCH_CONSTRAINT"})
+    CHECK(names(said, name));
+}
+
+TEST_CASE("slurm options: GPUs that gres names by type are not asked for a second time by number") {
+  const auto asks = [](const std::string& gres) {
+    const auto spec = spec::parse_job_spec(
+        "name = \"x\"\n[program]\ncommand = [\"env\"]\n[resources]\ngpus_per_node = 4\n" + gres, "job.toml");
+    REQUIRE_MESSAGE(spec.has_value(), spec.error().to_string());
+    const auto options = launcher::allocation_options(*spec);
+    return std::find(options.begin(), options.end(), "--gpus-per-node=4") != options.end();
+  };
+
+  CHECK(asks(""));
+  CHECK(asks("[slurm]\ngres = \"lustre:1\"\n"));
+  CHECK_FALSE(asks("[slurm]\ngres = \"gpu:a100:4\"\n"));
+  CHECK_FALSE(asks("[slurm]\ngres = \"lustre:1,gpu:4\"\n"));
 }
