@@ -30,7 +30,8 @@ int64_t number(const contract::EnvironmentLookup& lookup, const char* name) {
 std::optional<plan::ProgramBytes> program_of(const std::string& said) {
   plan::ProgramBytes program;
   const char *at = said.data(), *const end = at + said.size();
-  for (int64_t* const number : {&program.bytes, &program.products, &program.product_bytes}) {
+  for (int64_t* const number :
+       {&program.bytes, &program.products, &program.product_bytes, &program.library_bytes}) {
     const auto [behind, failure] = std::from_chars(at, end, *number);
     if (failure != std::errc() || *number < 0 || behind == end) return std::nullopt;
     at = behind + 1;

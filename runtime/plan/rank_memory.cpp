@@ -304,8 +304,9 @@ ModelPlan stage_memory(const RankOptions& options, const Degrees& degrees, const
     const OpList list = ops(options, degrees.tensor_parallel);
     cpu.product_bytes = expected_product_bytes(list, cpu.threads, place.products);
     if (place.program) {
-      program += std::max<int64_t>(0, distinct_products(list, place.products) - place.program->products) *
-                 place.program->product_bytes;
+      const int64_t products = distinct_products(list, place.products);
+      if (products > 0) program += place.program->library_bytes;
+      program += std::max<int64_t>(0, products - place.program->products) * place.program->product_bytes;
     }
   }
   ModelPlan plan = rank_memory(options, degrees, cpu);

@@ -92,6 +92,7 @@ ModelPlan of_largest_stage(Options options, const PlanOf& plan_of) {
 // 2.6, half a megabyte with 3.12. As `shardrun-rank footprint` measures it.
 struct ProgramBytes {
   int64_t bytes = 0, products = 0, product_bytes = 0;
+  int64_t library_bytes = 0;  // of oneDNN, which a program without one of its products has not touched
 };
 
 // Where a job's ranks run, as far as a launcher knows.

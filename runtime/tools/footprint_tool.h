@@ -1,6 +1,7 @@
-// `shardrun-rank footprint [PLUGIN PROVIDER NODES RANKS_PER_NODE]`: prints three numbers. The bytes that a rank's process holds on
+// `shardrun-rank footprint [PLUGIN PROVIDER NODES RANKS_PER_NODE]`: prints four numbers. The bytes that a rank's process holds on
 // this machine before it has allocated anything of its job: the program with its libraries, some compiled products and, with a
-// comm plugin, its endpoints. How many those products are. And the bytes that one more adds. `shardrun plan` asks it, because the
+// comm plugin, its endpoints. How many those products are; none where products of our own are faster. The bytes that one more
+// adds. And what the first of all adds besides, which is what it touches of oneDNN. `shardrun plan` asks it, because the
 // libraries of another system, or other versions of them, take as much as they take there.
 //
 // Thread rule: called once, from the main thread.
