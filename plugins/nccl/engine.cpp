@@ -161,9 +161,17 @@ Status Engine::fail(Status failure) {
   for (auto& [id, channel] : channels_) {
     if (channel->comm != nullptr) comms.push_back(std::exchange(channel->comm, nullptr));
   }
+  // What an abort frees may wait for all that the GPU runs, and another communicator's kernel ends only when that one is
+  // aborted, too: all at once.
   aborter_ = std::thread([this, comms = std::move(comms)] {
-    (void)driver_.context_set(context_);
-    for (Comm* comm : comms) (void)nccl_.comm_abort(comm);
+    std::vector<std::thread> each;
+    for (Comm* comm : comms) {
+      each.emplace_back([this, comm] {
+        (void)driver_.context_set(context_);
+        (void)nccl_.comm_abort(comm);
+      });
+    }
+    for (std::thread& one : each) one.join();
     const std::lock_guard guard(mutex_);
     aborted_ = true;
     changed_.notify_all();
@@ -287,6 +295,8 @@ Status Engine::make_communicator(Channel& channel) {
   Config config;
   config.blocking = 0;
   if (!network_.empty()) config.net_name = network_.c_str();
+  // NCCL lays dozens of channels within one GPU, of several pages of 2 MiB each, for a group that has nobody to talk to.
+  if (channel.ranks.size() == 1) config.max_ctas = 1;
   const Result result = nccl_.comm_init_rank_config(&channel.comm, static_cast<int>(channel.ranks.size()),
                                                     ids[number], static_cast<int>(channel.index), &config);
   if (result == kSuccess || result == kInProgress) return {};

@@ -2,6 +2,7 @@
 // stream and move real bytes. It is as unkind as the interface allows: no call is carried out before it has been polled
 // for asynchronous errors several times, sums run in descending rank order, and ranks that disagree wait for ever.
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <functional>
@@ -113,6 +114,11 @@ void carry_out(std::vector<Post>& posts) {
   }
 }
 
+// Members whose operations wait for others, of all communicators.
+std::mutex waiting_mutex;
+std::condition_variable waiting_changed;
+std::vector<const Member*> waiting;
+
 // Runs on the stream's thread.
 void take_part(Member& member, uint64_t number, const Post& post) {
   Clique& clique = *member.clique;
@@ -129,7 +135,23 @@ void take_part(Member& member, uint64_t number, const Post& post) {
     gathering.done = true;
     clique.changed.notify_all();
   }
+  {
+    const std::lock_guard guard(waiting_mutex);
+    waiting.push_back(&member);
+  }
   clique.changed.wait(lock, [&] { return gathering.done || member.aborted; });
+  const std::lock_guard guard(waiting_mutex);
+  waiting.erase(std::find(waiting.begin(), waiting.end(), &member));
+  waiting_changed.notify_all();
+}
+
+// Waits as the real library's cudaFree may: for all that runs on the GPU, here of the members of the same number.
+void wait_for_the_gpu(const Member& member) {
+  std::unique_lock lock(waiting_mutex);
+  waiting_changed.wait_for(lock, std::chrono::seconds(4), [&] {
+    return std::none_of(waiting.begin(), waiting.end(),
+                        [&](const Member* other) { return other->rank == member.rank; });
+  });
 }
 
 }  // namespace
@@ -201,6 +223,7 @@ Result ncclCommInitRankConfig(Comm** out, int ranks, UniqueId id, int rank, Conf
       config->blocking != 0)
     return kInvalidArgument;
   if (config->net_name != nullptr) ++fake_nccl_script.unusual_configs;
+  if (config->max_ctas == 1) ++fake_nccl_script.narrow_configs;
   auto comm = std::make_unique<Comm>();
   comm->member = std::make_shared<Member>();
   {
@@ -263,6 +286,7 @@ Result ncclCommAbort(Comm* comm) {
     comm->member->aborted = true;
     comm->member->clique->changed.notify_all();
   }
+  if (fake_nccl_script.aborts_wait) wait_for_the_gpu(*comm->member);
   delete comm;
   return kSuccess;
 }

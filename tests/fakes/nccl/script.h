@@ -19,7 +19,9 @@ struct NcclScript {
   std::atomic<int> init_error_rank{-1};     // its communicators report ncclSystemError instead of being made
   std::atomic<int> remote_error_rank{-1};   // reports ncclRemoteError from its third operation on
   std::atomic<int> stalling_rank{-1};       // its operations are never put on the stream
+  std::atomic<bool> aborts_wait{false};     // an abort waits for other communicators' operations on its GPU
   std::atomic<int> aborts{0}, destroys{0};  // counted
+  std::atomic<int> narrow_configs{0};       // communicators asked for with one channel at most
   std::atomic<int> unusual_configs{0};      // communicators asked for with a network's name
 };
 

@@ -48,7 +48,8 @@ struct Fakes {
     cuda->ignores_events = false;
     nccl->polls = 2;
     nccl->init_error_rank = nccl->remote_error_rank = nccl->stalling_rank = -1;
-    nccl->aborts = nccl->destroys = nccl->unusual_configs = 0;
+    nccl->aborts_wait = false;
+    nccl->aborts = nccl->destroys = nccl->unusual_configs = nccl->narrow_configs = 0;
   }
   fakes::CudaScript* cuda = nullptr;
   fakes::NcclScript* nccl = nullptr;
@@ -445,6 +446,43 @@ TEST_CASE("nccl: what the stream waits for in vain ends the next call, and frees
             0);
       },
       300ms);
+}
+
+TEST_CASE("nccl: a failure aborts all communicators at once, for one may wait for another's kernel") {
+  Fakes fakes;
+  fakes.nccl->aborts_wait = true;
+  run_ranks(
+      2,
+      [&](int rank, comm::PluginSession& session) {
+        Stream stream(fakes);
+        std::vector<float> buffer(100);
+        auto first = opened(session.communicator(0));
+        auto second = opened(session.device_communicator(1, stream.handle()));
+        CHECK(finish(*first, first->barrier()) == "");
+        if (rank == 1) {
+          std::this_thread::sleep_for(1s);
+          return;
+        }
+        auto pending = second->all_reduce(std::span(buffer));
+        REQUIRE(pending);
+        const auto begin = Clock::now();
+        CHECK(finish(*first, first->barrier()).find("timeout|") == 0);
+        stream.synchronize();
+        CHECK(Clock::now() - begin < 2s);
+      },
+      300ms);
+}
+
+TEST_CASE("nccl: a group of one rank asks NCCL for one channel, and others for as many as it likes") {
+  Fakes fakes;
+  run_ranks(2, [&](int rank, comm::PluginSession& session) {
+    auto world = opened(session.communicator(0));
+    const std::vector<uint32_t> myself = {static_cast<uint32_t>(rank)};
+    auto alone = opened(session.communicator(rank + 1, myself));
+    CHECK(finish(*world, world->barrier()) == "");
+    CHECK(finish(*alone, alone->barrier()) == "");
+  });
+  CHECK_EQ(fakes.nccl->narrow_configs.load(), 2);
 }
 
 TEST_CASE("nccl: a channel that is closed with an operation in flight takes all of its rank's with it") {
