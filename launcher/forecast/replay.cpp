@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -26,27 +27,36 @@ constexpr size_t kRunning = 2;  // operations of a channel at once
 
 enum Channel : size_t { kGather, kReduce, kReplica, kWorld, kChannels };
 
-struct Operation {
-  CollectiveSeconds seconds;
+// Of an operation that was started: operations of a channel are numbered as they come, over all channels.
+struct Started {
   Channel channel = kGather;
-  bool running = false, over = false;
-  double latency_left = 1.0, bytes_left = 1.0;  // shares of each
+  int64_t number = -1;
 };
 
-// What a rank does: computing on its main thread, at its share of the CPUs, and collectives beside it.
+struct Operation {
+  CollectiveSeconds seconds;
+  Started started;
+  double latency_left = 1.0, bytes_left = 1.0;  // shares of each
+
+  bool is_over() const { return latency_left <= 0.0 && bytes_left <= 0.0; }
+};
+
+// What a rank does: computing on its main thread, at its share of the CPUs, and collectives beside it. It holds what is under
+// way and what waits for that, and forgets what is over, so that a step of many micro-steps costs each of them the same.
 class Timeline {
  public:
   explicit Timeline(double cpu_share) : cpu_share_(cpu_share) {}
 
-  size_t start(Channel channel, const CollectiveSeconds& seconds) {
-    operations_.push_back({.seconds = seconds, .channel = channel});
+  Started start(Channel channel, const CollectiveSeconds& seconds) {
+    const Started started{channel, next_++};
+    queued_[channel].push_back({.seconds = seconds, .started = started});
     begin_queued(channel);
-    return operations_.size() - 1;
+    return started;
   }
   // Until the operation is over; returns how long that was.
-  double wait(size_t operation) {
+  double wait(const Started& started) {
     const double begin = now_;
-    while (!operations_[operation].over) advance(/*computing=*/false, kNever);
+    while (is_under_way(started)) advance(/*computing=*/false, kNever);
     return now_ - begin;
   }
   // `seconds` of CPU.
@@ -56,14 +66,26 @@ class Timeline {
   double now() const { return now_; }
 
  private:
+  bool is_under_way(const Started& started) const {
+    const std::deque<Operation>& queued = queued_[started.channel];
+    if (!queued.empty() && started.number >= queued.front().started.number) return true;
+    return std::any_of(running_.begin(), running_.end(),
+                       [&](const Operation& one) { return one.started.number == started.number; });
+  }
+
+  // Those that run stay in the order in which they were started, of all channels.
   void begin_queued(Channel channel) {
-    size_t running = 0;
-    for (const Operation& one : operations_) running += one.channel == channel && one.running;
-    for (Operation& one : operations_) {
-      if (running == kRunning) return;
-      if (one.channel != channel || one.running || one.over) continue;
-      one.running = true;
-      ++running;
+    std::deque<Operation>& queued = queued_[channel];
+    auto running =
+        static_cast<size_t>(std::count_if(running_.begin(), running_.end(), [&](const Operation& one) {
+          return one.started.channel == channel;
+        }));
+    for (; running < kRunning && !queued.empty(); ++running) {
+      const int64_t number = queued.front().started.number;
+      const auto behind = std::find_if(running_.begin(), running_.end(),
+                                       [&](const Operation& one) { return one.started.number > number; });
+      running_.insert(behind, queued.front());
+      queued.pop_front();
     }
   }
 
@@ -86,13 +108,10 @@ class Timeline {
   // To the next event; returns the seconds of CPU that were computed, at most `wanted`.
   double advance(bool computing, double wanted) {
     double sharing = 0.0, taken = 0.0;
-    for (const Operation& one : operations_) {
-      if (!one.running) continue;
+    for (const Operation& one : running_)
       if (one.latency_left <= 0.0) sharing += 1.0;
-    }
     double until = kNever;
-    for (const Operation& one : operations_) {
-      if (!one.running) continue;
+    for (const Operation& one : running_) {
       const double speed = rate(one, std::max(1.0, sharing), computing);
       const double left = one.latency_left > 0.0 ? one.latency_left : one.bytes_left;
       until = std::min(until, speed == kNever ? 0.0 : left / speed);
@@ -109,24 +128,23 @@ class Timeline {
     constexpr double kDone = 1e-9;
     now_ += seconds;
     std::array<bool, kChannels> freed{};
-    for (Operation& one : operations_) {
-      if (!one.running) continue;
+    for (Operation& one : running_) {
       const double speed = rate(one, sharing, computing);
       double& left = one.latency_left > 0.0 ? one.latency_left : one.bytes_left;
       left = speed == kNever ? 0.0 : left - seconds * speed;
       if (left < kDone) left = 0.0;
-      if (one.latency_left > 0.0 || one.bytes_left > 0.0) continue;
-      one.over = true;
-      one.running = false;
-      freed[one.channel] = true;
+      if (one.is_over()) freed[one.started.channel] = true;
     }
+    std::erase_if(running_, [](const Operation& one) { return one.is_over(); });
     for (size_t channel = 0; channel < kChannels; ++channel)
       if (freed[channel]) begin_queued(static_cast<Channel>(channel));
   }
 
   double cpu_share_;
   double now_ = 0.0;
-  std::vector<Operation> operations_;
+  int64_t next_ = 0;
+  std::vector<Operation> running_;
+  std::array<std::deque<Operation>, kChannels> queued_;
 };
 
 struct Block {
@@ -203,7 +221,7 @@ class Step {
   const Volumes& volumes() const { return volumes_; }
 
  private:
-  using Operations = std::vector<size_t>;  // the one that was started last, by buffer or block
+  using Operations = std::vector<Started>;  // the one that was started last, by buffer or block
 
   void start(Operations& operations, int index, Channel channel, const CollectiveSeconds& seconds) {
     operations[index] = line_.start(channel, seconds);
@@ -296,6 +314,55 @@ std::vector<Block> blocks_of(const MeasuredMachine& machine, const ReplayQuestio
   return blocks;
 }
 
+// What the events of a step of so many micro-steps take.
+struct Replayed {
+  double seconds = 0.0, exposed = 0.0;
+  Volumes volumes;
+};
+
+Replayed replay_events(const MeasuredMachine& machine, ReplayQuestion question, int64_t micro_steps,
+                       const std::vector<Block>& blocks, const Collectives& collectives) {
+  const auto degree = static_cast<double>(question.layout.shard_degree);
+  const int64_t world = question.layout.nodes * question.ranks_per_node;
+  question.layout.accumulation = micro_steps;
+  plan::StepShape shape = shape_of(question, static_cast<int>(blocks.size()),
+                                   /*replicated=*/world > question.layout.shard_degree);
+  Step step(machine, degree, blocks, shape.buffers,
+            machine.cpu_share(question.layout.nodes, question.ranks_per_node));
+  plan::StepPlan plan(std::move(shape));
+  while (const auto event = plan.next()) step.time(*event);
+  Replayed replayed;
+  replayed.seconds =
+      step.update(collectives.norm.at(kNormBytes), machine.update(question.model.parameters() / degree));
+  replayed.exposed = step.exposed();
+  replayed.volumes = step.volumes();
+  return replayed;
+}
+
+// The step as it is, or, where it has many micro-steps, as two shorter ones show it: after some micro-steps the following
+// ones are alike, or take turns with few others as buffers do, so that what more of them add to a step is added again for each
+// that is left out. Which turn the last one has is kept.
+Replayed replay_micro_steps(const MeasuredMachine& machine, const ReplayQuestion& question,
+                            const std::vector<Block>& blocks, const Collectives& collectives) {
+  constexpr int64_t kTurns = 12, kAhead = 2 * kTurns, kRepeated = 4 * kTurns;
+  const int64_t all = question.layout.accumulation;
+  const int64_t few_steps = kAhead + all % kTurns, whole_steps = few_steps + kRepeated;
+  if (all <= kAhead + kTurns + kRepeated) return replay_events(machine, question, all, blocks, collectives);
+  const Replayed few = replay_events(machine, question, few_steps, blocks, collectives);
+  Replayed whole = replay_events(machine, question, whole_steps, blocks, collectives);
+  const double times = static_cast<double>(all - whole_steps) / static_cast<double>(kRepeated);
+  const auto add = [&](double Replayed::*part) { whole.*part += times * (whole.*part - few.*part); };
+  const auto add_volume = [&](double Volumes::*part) {
+    whole.volumes.*part += times * (whole.volumes.*part - few.volumes.*part);
+  };
+  add(&Replayed::seconds);
+  add(&Replayed::exposed);
+  add_volume(&Volumes::gather);
+  add_volume(&Volumes::reduce);
+  add_volume(&Volumes::replica);
+  return whole;
+}
+
 }  // namespace
 
 Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQuestion& question) {
@@ -304,7 +371,7 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
   const ModelShape& model = question.model;
   const int64_t world = layout.nodes * question.ranks_per_node;
   ASSIGN_OR_RETURN(const auto collectives, collectives_of(machine, question));
-  std::vector<Block> blocks = blocks_of(machine, question, collectives);
+  const std::vector<Block> blocks = blocks_of(machine, question, collectives);
   StepForecast forecast;
   Phases& phases = forecast.phases;
   const auto micro = static_cast<double>(layout.accumulation);
@@ -316,16 +383,12 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
   }
   const double share = machine.cpu_share(layout.nodes, question.ranks_per_node);
   const double updated = machine.update(model.parameters() / static_cast<double>(layout.shard_degree));
-  plan::StepShape shape =
-      shape_of(question, static_cast<int>(blocks.size()), /*replicated=*/world > layout.shard_degree);
-  Step step(machine, static_cast<double>(layout.shard_degree), std::move(blocks), shape.buffers, share);
-  plan::StepPlan plan(std::move(shape));
-  while (const auto event = plan.next()) step.time(*event);
-  forecast.seconds = step.update(collectives.norm.at(kNormBytes), updated);
+  const Replayed replayed = replay_micro_steps(machine, question, blocks, collectives);
+  forecast.seconds = replayed.seconds;
   phases.compute /= share;
   phases.optimizer = updated / share;
-  phases.exposed = step.exposed();
-  forecast.volumes = step.volumes();
+  phases.exposed = replayed.exposed;
+  forecast.volumes = replayed.volumes;
   forecast.tokens = static_cast<double>(layout.micro_batch * layout.sequence_length * world) * micro;
   forecast.model_flops = forecast.tokens * model.flops_per_token(layout.sequence_length) / forecast.seconds /
                          static_cast<double>(world);
