@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "launcher/cluster/load_job.h"
 #include "launcher/foresight/forecast.h"
 #include "launcher/foresight/prediction.h"
 #include "launcher/foresight/written.h"
@@ -136,4 +137,67 @@ TEST_CASE(
   report.written = written;
   const std::string json = to_json(report);
   CHECK(json.find("\"interval\": {\"share\": 0.8, \"step_seconds\": [") != std::string::npos);
+}
+
+namespace {
+
+// Llama-2 7B on 16 nodes of p4de, with what is given in its [batch] and behind it.
+LoadedSpec job_of_7b(const std::string& batch) {
+  auto loaded = load_spec_text(R"(name = "seven"
+[resources]
+nodes = 16
+[cluster]
+scheduler = "local"
+instance = "p4de.24xlarge"
+[program]
+trainer = "llama"
+[model]
+preset = "llama-2-7b"
+[data]
+files = ["train.tokens"]
+sequence_length = 4096
+[sharding]
+strategy = "hybrid_shard"
+[batch]
+micro_batch = 1
+)" + batch,
+                               "job.toml", {});
+  if (!loaded) FAIL(loaded.error().to_string());
+  return *loaded;
+}
+
+ForecastReport forecast_on(const LoadedSpec& job, const std::string& nodes, const std::string& scaling) {
+  PlanOptions options;
+  options.nodes = nodes;
+  options.scaling = scaling;
+  auto report = forecast_job(options, job);
+  if (!report) FAIL(report.error().to_string());
+  return *report;
+}
+
+}  // namespace
+
+TEST_CASE("forecast: a batch that is given as accumulation is that of the nodes that are asked about") {
+  const LoadedSpec job = job_of_7b("gradient_accumulation = 4\n");
+  const ForecastReport weak = forecast_on(job, "32,64", ""), strong = forecast_on(job, "32,64", "strong");
+
+  REQUIRE_EQ(weak.lines.size(), 2);
+  CHECK_EQ(weak.lines[0].global_batch, 4 * 32 * 8);
+  CHECK_EQ(weak.lines[1].global_batch, 4 * 64 * 8);
+  CHECK_EQ(strong.lines[0].global_batch, 4 * 32 * 8);
+  CHECK_EQ(strong.lines[1].global_batch, 4 * 32 * 8);
+}
+
+TEST_CASE(
+    "forecast: a batch that grows with the nodes is not rounded, and where it is no whole number that is "
+    "said") {
+  const ForecastReport report = forecast_on(job_of_7b("global_batch = 512\n"), "24,32,48", "weak");
+
+  REQUIRE_EQ(report.lines.size(), 3);
+  CHECK_EQ(report.lines[0].global_batch, 512);
+  CHECK_FALSE(report.lines[1].best);
+  CHECK_EQ(
+      report.lines[1].reasons.front(),
+      "a batch of 512 sequences on 24 nodes is no whole number of them on 32; use multiples of 24 nodes");
+  CHECK_EQ(report.lines[2].global_batch, 1024);
 }
