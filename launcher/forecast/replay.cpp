@@ -148,7 +148,7 @@ class Timeline {
 };
 
 struct Block {
-  BlockSeconds seconds;
+  BlockSeconds seconds, last;  // last: of the last micro-step
   double elements = 0.0;
   CollectiveSeconds gather, reduce, replica;
   Volumes sent;  // by one of each
@@ -172,10 +172,11 @@ plan::StepShape shape_of(const ReplayQuestion& question, int blocks, bool replic
 // What the events of a step take.
 class Step {
  public:
-  Step(const MeasuredMachine& machine, double shard_degree, std::vector<Block> blocks,
+  Step(const MeasuredMachine& machine, double shard_degree, std::vector<Block> blocks, int64_t micro_steps,
        const plan::BufferCounts& buffers, double cpu_share)
       : machine_(machine),
         shard_degree_(shard_degree),
+        micro_steps_left_(micro_steps),
         blocks_(std::move(blocks)),
         gathers_(buffers.gathered),
         reductions_(buffers.whole_gradients),
@@ -183,8 +184,12 @@ class Step {
         line_(cpu_share) {}
 
   void time(const StepEvent& event) {
-    if (event.kind == Kind::kTurnEnds) return;
+    if (event.kind == Kind::kTurnEnds) {
+      --micro_steps_left_;
+      return;
+    }
     const Block& block = blocks_[event.block];
+    const BlockSeconds& seconds = micro_steps_left_ == 1 ? block.last : block.seconds;
     switch (event.kind) {
       case Kind::kGather:
         volumes_.gather += block.sent.gather;
@@ -192,9 +197,9 @@ class Step {
       case Kind::kAwaitGather:
         return wait(gathers_, event.slot);
       case Kind::kForward:
-        return line_.compute(block.seconds.forward);
+        return line_.compute(seconds.forward);
       case Kind::kBackward:
-        return line_.compute(block.seconds.backward);
+        return line_.compute(seconds.backward);
       case Kind::kReduce:
         volumes_.reduce += block.sent.reduce;
         return start(reductions_, event.gradient, kReduce, block.reduce);
@@ -230,6 +235,7 @@ class Step {
 
   const MeasuredMachine& machine_;
   double shard_degree_;
+  int64_t micro_steps_left_;  // with the one that is under way
   std::vector<Block> blocks_;
   Operations gathers_, reductions_, replica_sums_;
   Timeline line_;
@@ -290,11 +296,26 @@ void add_collectives(Block& block, const Collectives& all, const ReplayQuestion&
   block.sent.replica = all.replica.sent(summed / shard_degree);
 }
 
+// The seconds of `together` layers, or of a table or head, with so many sequences.
+BlockSeconds seconds_of(const MeasuredMachine& machine, const ReplayQuestion& question, int first,
+                        int together, int64_t sequences) {
+  const Layout& layout = question.layout;
+  const ModelShape& model = question.model;
+  const double tokens = static_cast<double>(sequences) * layout.sequence_length;
+  BlockSeconds seconds = first == 0 ? machine.table(model, tokens)
+                         : first == model.layers + 1
+                             ? machine.head(model, tokens)
+                             : machine.layer(model, tokens, layout.sequence_length, layout.checkpointing);
+  seconds.forward *= together;
+  seconds.backward *= together;
+  return seconds;
+}
+
 std::vector<Block> blocks_of(const MeasuredMachine& machine, const ReplayQuestion& question,
                              const Collectives& all) {
   const Layout& layout = question.layout;
   const ModelShape& model = question.model;
-  const double tokens = static_cast<double>(layout.micro_batch) * layout.sequence_length;
+  const int64_t last = layout.last_micro_batch(layout.nodes * question.ranks_per_node);
   std::vector<Block> blocks;
   const plan::Wrapping wrapping = plan::wrap_blocks(model.layers + 2, {{1, model.layers + 1}}, question.wrap);
   for (int unit = 0; unit < wrapping.units(model.layers + 2); ++unit) {
@@ -303,11 +324,8 @@ std::vector<Block> blocks_of(const MeasuredMachine& machine, const ReplayQuestio
     const bool table = b == 0, head = b == model.layers + 1;
     block.elements = table || head ? model.table_parameters() : together * model.layer_parameters();
     if (head) block.elements += model.hidden;
-    block.seconds = table  ? machine.table(model, tokens)
-                    : head ? machine.head(model, tokens)
-                           : machine.layer(model, tokens, layout.sequence_length, layout.checkpointing);
-    block.seconds.forward *= together;
-    block.seconds.backward *= together;
+    block.seconds = seconds_of(machine, question, b, together, layout.micro_batch);
+    block.last = seconds_of(machine, question, b, together, last);
     add_collectives(block, all, question);
     blocks.push_back(block);
   }
@@ -327,7 +345,7 @@ Replayed replay_events(const MeasuredMachine& machine, ReplayQuestion question, 
   question.layout.accumulation = micro_steps;
   plan::StepShape shape = shape_of(question, static_cast<int>(blocks.size()),
                                    /*replicated=*/world > question.layout.shard_degree);
-  Step step(machine, degree, blocks, shape.buffers,
+  Step step(machine, degree, blocks, micro_steps, shape.buffers,
             machine.cpu_share(question.layout.nodes, question.ranks_per_node));
   plan::StepPlan plan(std::move(shape));
   while (const auto event = plan.next()) step.time(*event);
@@ -376,7 +394,8 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
   Phases& phases = forecast.phases;
   const auto micro = static_cast<double>(layout.accumulation);
   for (const Block& block : blocks) {
-    phases.compute += micro * (block.seconds.forward + block.seconds.backward);
+    const double full = block.seconds.forward + block.seconds.backward;
+    phases.compute += micro * full - (full - block.last.forward - block.last.backward);
     phases.gather += 2.0 * micro * block.gather.wall;
     phases.reduce += micro * block.reduce.wall;
     phases.replica += block.replica.wall;
@@ -389,7 +408,9 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
   phases.optimizer = updated / share;
   phases.exposed = replayed.exposed;
   forecast.volumes = replayed.volumes;
-  forecast.tokens = static_cast<double>(layout.micro_batch * layout.sequence_length * world) * micro;
+  const int64_t sequences =
+      layout.global_batch > 0 ? layout.global_batch : layout.micro_batch * layout.accumulation * world;
+  forecast.tokens = static_cast<double>(sequences * layout.sequence_length);
   forecast.model_flops = forecast.tokens * model.flops_per_token(layout.sequence_length) / forecast.seconds /
                          static_cast<double>(world);
   return forecast;

@@ -151,6 +151,7 @@ std::optional<Layout> layout_as_written(const spec::JobSpec& spec, const Questio
   layout.strategy = spec.sharding.strategy;
   layout.micro_batch = batch->micro_batch;
   layout.accumulation = batch->gradient_accumulation;
+  layout.global_batch = batch->global_batch;
   layout.sequence_length = question.sequence_length;
   layout.checkpointing = spec.memory.activation_checkpointing;
   layout.activation_offload = spec.memory.activation_offload;

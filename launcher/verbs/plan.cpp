@@ -81,7 +81,7 @@ void print_model(const plan::ModelPlan& model, int64_t tokens_per_step, int64_t 
 struct OnMeasuredMachine {
   std::string basis;
   Sure written;
-  MeasuredChoice best;
+  std::optional<MeasuredChoice> best;  // absent: nothing can be said of any, or nothing fits
   Estimate of_best;
   std::vector<std::string> learned_from;
 };
@@ -119,15 +119,20 @@ base::Result<std::optional<OnMeasuredMachine>> on_measured_machine(const PlanOpt
     warn({"no prediction from " + *path + ": " + written.error().to_string()});
     return kNothing;
   }
-  auto best = best_measured(spec, plan, **machine);
   auto run = run_on_calibrated(spec, plan);
-  if (!best || !run) return kNothing;
+  if (!run) return kNothing;
   ASSIGN_OR_RETURN(auto learned, learned_there(options, **machine));
-  OnMeasuredMachine found{*path, corrected(*written, estimate_replayed(*run, learned.misses)), *best, {}, {}};
+  OnMeasuredMachine found{*path, corrected(*written, estimate_replayed(*run, learned.misses)), {}, {}, {}};
+  found.learned_from = std::move(learned.from);
+  auto best = best_measured(spec, plan, **machine);
+  if (!best) {
+    warn({"no best layout from " + *path + ": " + best.error().to_string()});
+    return std::optional(std::move(found));
+  }
   run->layout = best->layout;
   found.of_best = estimate_replayed(*run, learned.misses);
-  found.best.step.scale(1.0 / found.of_best.factor);
-  found.learned_from = std::move(learned.from);
+  best->step.scale(1.0 / found.of_best.factor);
+  found.best = std::move(*best);
   return std::optional(std::move(found));
 }
 
@@ -145,8 +150,9 @@ void print_measured(const OnMeasuredMachine& found) {
   print_text("predicted    from {}{}; intervals hold four of five runs\n", found.basis,
              runs == 0 ? "" : fmt::format(" and {} measured run{}", runs, runs == 1 ? "" : "s"));
   line("as written", found.written.step, found.written.estimate);
-  line("best", found.best.step, found.of_best);
-  print_text("             {} of {} layouts\n", layout_text(found.best.layout), found.best.combinations);
+  if (!found.best) return;
+  line("best", found.best->step, found.of_best);
+  print_text("             {} of {} layouts\n", layout_text(found.best->layout), found.best->combinations);
 }
 
 void fields(auto& visit, const OnMeasuredMachine& found) {
@@ -156,10 +162,11 @@ void fields(auto& visit, const OnMeasuredMachine& found) {
     fields(written, found.written.step);
     interval_fields(written, found.written.step, found.written.estimate, [](auto&) {});
   });
-  visit("combinations", found.best.combinations);
-  visit("best", found.best.layout);
-  fields(visit, found.best.step);
-  interval_fields(visit, found.best.step, found.of_best, [](auto&) {});
+  if (!found.best) return;
+  visit("combinations", found.best->combinations);
+  visit("best", found.best->layout);
+  fields(visit, found.best->step);
+  interval_fields(visit, found.best->step, found.of_best, [](auto&) {});
 }
 
 const char* device_name(const spec::JobSpec& spec) {

@@ -356,6 +356,24 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "replay: an uneven batch has the tokens of its sequences, and a last micro-step of as many as some rank "
+    "has left") {
+  ReplayQuestion question = job(2, 2);
+  question.layout.accumulation = 3;
+  question.layout.micro_batch = 2;
+  const StepForecast full = replay(known(), question);
+  question.layout.global_batch = 9;  // two ranks have two sequences twice; then one of them has one
+
+  const StepForecast some = replay(known(), question);
+
+  CHECK_EQ(full.tokens, 12.0 * 128.0);
+  CHECK_EQ(some.tokens, 9.0 * 128.0);
+  CHECK_EQ(some.phases.compute, doctest::Approx(full.phases.compute * 5.0 / 6.0).epsilon(0.01));
+  CHECK_EQ(full.seconds - some.seconds, doctest::Approx(full.phases.compute / 6.0).epsilon(0.02));
+  CHECK_EQ(some.volumes.gather, full.volumes.gather);
+}
+
 TEST_CASE("replay: gradients in bf16 are half the bytes of fp32's, over shards and over replicas") {
   for (ReplayQuestion question : {job(2, 2), job(2, 1)}) {
     const StepForecast wide = replay(known(), question);

@@ -201,3 +201,14 @@ TEST_CASE(
       "a batch of 512 sequences on 24 nodes is no whole number of them on 32; use multiples of 24 nodes");
   CHECK_EQ(report.lines[2].global_batch, 1024);
 }
+
+TEST_CASE("forecast: an uneven batch as written has the tokens of the sequences that it says") {
+  const LoadedSpec job = job_of_7b("global_batch = 160\nuneven = \"distribute\"\n");
+  PlanOptions options;
+  const auto report = forecast_job(options, job);
+
+  REQUIRE(report);
+  REQUIRE(report->written);
+  CHECK_EQ(report->written->layout.global_batch, 160);
+  if (report->written->sure) CHECK_EQ(report->written->sure->step.tokens, 160.0 * 4096.0);
+}
