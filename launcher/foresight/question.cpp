@@ -1,6 +1,7 @@
 #include "launcher/foresight/question.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -66,9 +67,9 @@ Result<double> price_of(const PlanOptions& options, const std::string& machine) 
   const double price = found == nullptr                                 ? 0.0
                        : found->kind == spec::TomlValue::Kind::kInteger ? static_cast<double>(found->integer)
                                                                         : found->floating;
-  if (price <= 0.0)
+  if (!(price > 0.0) || !std::isfinite(price))
     return Error(Code::kInvalid,
-                 fmt::format("{}: no price of {}; write \"{}\" = dollars of a node for an hour",
+                 fmt::format("{}: no price of {} above 0; write \"{}\" = dollars of a node for an hour",
                              options.prices, machine, machine));
   return price;
 }

@@ -1,9 +1,13 @@
 #include <doctest/doctest.h>
 
+#include <fmt/format.h>
+
 #include "launcher/cluster/load_job.h"
 #include "launcher/foresight/forecast.h"
 #include "launcher/foresight/prediction.h"
 #include "launcher/foresight/written.h"
+#include "runtime/base/io.h"
+#include "tests/support/folder.h"
 
 using namespace shardrun::launcher;
 
@@ -211,4 +215,22 @@ TEST_CASE("forecast: an uneven batch as written has the tokens of the sequences 
   REQUIRE(report->written);
   CHECK_EQ(report->written->layout.global_batch, 160);
   if (report->written->sure) CHECK_EQ(report->written->sure->step.tokens, 160.0 * 4096.0);
+}
+
+TEST_CASE("forecast: a price and a rate that are no numbers above 0 are refused") {
+  const shardrun::tests::Folder folder;
+  PlanOptions options;
+  options.prices = folder.path() + "/prices.toml";
+  for (const char* price : {"inf", "nan", "0", "-1.5"}) {
+    REQUIRE(shardrun::base::write_file_atomically(options.prices,
+                                                  fmt::format("\"p4de.24xlarge\" = {}\n", price)));
+    CHECK_FALSE(forecast_job(options, job_of_7b("global_batch = 512\n")));
+  }
+  for (const char* rate : {"inf", "nan", "0", "-1"}) {
+    PlanOptions learning;
+    learning.measured = {fmt::format("tokens_per_second={}", rate)};
+    const auto report = forecast_job(learning, job_of_7b("global_batch = 512\n"));
+    REQUIRE_FALSE(report);
+    CHECK(report.error().to_string().find("not a number above 0") != std::string::npos);
+  }
 }
