@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "launcher/cluster/load_job.h"
 #include "launcher/foresight/forecast.h"
@@ -215,6 +216,23 @@ TEST_CASE("forecast: an uneven batch as written has the tokens of the sequences 
   REQUIRE(report->written);
   CHECK_EQ(report->written->layout.global_batch, 160);
   if (report->written->sure) CHECK_EQ(report->written->sure->step.tokens, 160.0 * 4096.0);
+}
+
+TEST_CASE("forecast: the parts of a pipeline's step add up to it, with the wait for other stages") {
+  PlanOptions options;
+  options.software = "megatron,pipeline=4";
+  const auto report = forecast_job(options, job_of_7b("global_batch = 512\n"));
+  REQUIRE(report);
+  REQUIRE(report->lines.front().best);
+
+  const auto line = nlohmann::json::parse(to_json(*report))["lines"][0];
+
+  const auto& seconds = line["seconds"];
+  double sum = 0.0;
+  for (const char* part : {"kernels", "exposed", "bubble", "optimizer", "host", "straggle"})
+    sum += seconds[part].get<double>();
+  CHECK_GT(seconds["bubble"].get<double>(), 0.0);
+  CHECK_EQ(sum, doctest::Approx(line["step_seconds"].get<double>()).epsilon(1e-4));
 }
 
 TEST_CASE("forecast: a price and a rate that are no numbers above 0 are refused") {
