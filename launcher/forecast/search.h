@@ -50,6 +50,7 @@ struct Answer {
   std::vector<Candidate> candidates;  // every combination that solves the batch
   std::optional<Candidate> best;      // absent: nothing fits
   std::vector<Reason> reasons;
+  std::string why_none;  // of no candidates: what does not divide, of the degrees that came furthest
 };
 
 Answer search(const Question& question);

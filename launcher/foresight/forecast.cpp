@@ -95,8 +95,7 @@ void fill(ForecastLine& line, const PlanOptions& options, const Question& questi
   line.combinations = static_cast<int64_t>(answer.candidates.size());
   if (!answer.best) {
     line.reasons = {answer.candidates.empty()
-                        ? fmt::format("a batch of {} sequences does not divide over {} accelerators",
-                                      question.global_batch, line.accelerators)
+                        ? answer.why_none
                         : fmt::format("none of {} layouts fits {:.1f} GB", answer.candidates.size(),
                                       question.machine.memory_bytes * kUsableMemory / 1e9)};
     return;

@@ -142,6 +142,7 @@ std::optional<Layout> layout_as_written(const spec::JobSpec& spec, const Questio
   const Given& given = question.given;
   const int64_t ranks = int64_t{mesh->data_parallel()} * mesh->pipeline_parallel, stages = given.pipeline;
   if (ranks % (stages * given.context_parallel) != 0) return std::nullopt;
+  if (ranks / stages % given.expert_parallel != 0) return std::nullopt;
   const auto batch = solve_batch(spec, static_cast<int>(ranks / (stages * given.context_parallel)));
   if (!batch) return std::nullopt;
   Layout layout;
