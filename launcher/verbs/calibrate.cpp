@@ -198,11 +198,12 @@ Result<Calibration> with_network(const std::string& path, const Calibration& fre
   return before;
 }
 
-// Bytes a second that one rank sends in the largest collective of a kind.
+// Bytes a second that one rank sends in the largest collective of a kind. An all_reduce is a reduce_scatter and an all_gather.
 double rate_of(const record::CollectiveProbe& probe) {
   const auto ranks = static_cast<double>(probe.ranks);
+  const double times = probe.kind == "all_reduce" ? 2.0 : 1.0;
   return probe.seconds.median > 0.0
-             ? static_cast<double>(probe.bytes) * (ranks - 1.0) / ranks / probe.seconds.median
+             ? times * static_cast<double>(probe.bytes) * (ranks - 1.0) / ranks / probe.seconds.median
              : 0.0;
 }
 
