@@ -247,6 +247,27 @@ base::Result<void> draw(const PlanOptions& options, const ForecastReport& foreca
   return base::write_file_atomically(options.plot, svg);
 }
 
+// kInvalid: options of forecasts, where none is made; what measured runs teach needs a prediction of either kind.
+base::Result<void> check_unused(const PlanOptions& options, bool is_predicted) {
+  const std::pair<const char*, bool> given[] = {{"--prices", !options.prices.empty()},
+                                                {"--dollars-per-hour", options.dollars_per_hour > 0.0},
+                                                {"--machine-file", !options.machine_file.empty()},
+                                                {"--scaling", !options.scaling.empty()}};
+  for (const auto& [name, is_given] : given)
+    if (is_given)
+      return base::Error(
+          base::Code::kInvalid,
+          fmt::format("{}: has no effect, for no accelerators are predicted for; add --machine, "
+                      "e.g. p4d.24xlarge, or leave it out",
+                      name));
+  if (!options.measured.empty() && !is_predicted)
+    return base::Error(
+        base::Code::kInvalid,
+        "--measured: has no effect, for nothing is predicted of this job; run `shardrun calibrate`, add "
+        "--machine, or leave it out");
+  return {};
+}
+
 int plan(const PlanOptions& options, const CommonOptions& common) {
   auto loaded = load_spec(options.spec.path, options.spec.overrides);
   if (!loaded) return fail(loaded.error(), common);
@@ -273,6 +294,8 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
     auto calibrated = on_measured_machine(options, spec, *solved);
     if (!calibrated) return fail(calibrated.error(), common);
     report.calibrated = std::move(*calibrated);
+    if (const auto used = check_unused(options, report.calibrated.has_value()); !used)
+      return fail(used.error(), common);
   }
   if (common.json) {
     print_text("{}", base::json_of(report, base::kJsonReport));
@@ -308,12 +331,15 @@ void add_plan(CLI::App& app, CommandLine& line) {
       ->check(CLI::IsMember({"strong", "weak"}));
   verb->add_option("--software", options.software,
                    "Predict for another program's stack and its memory: smp, fsdp, torchtitan, …");
-  verb->add_option("--tokens", options.tokens, "Say how long so many tokens take")
-      ->check(more_than_nothing());
-  verb->add_option("--dollars-per-hour", options.dollars_per_hour,
-                   "Price of a node, for the cost of --tokens")
-      ->check(more_than_nothing());
-  verb->add_option("--prices", options.prices, "TOML file of dollars an hour by type, for --tokens");
+  CLI::Option* tokens = verb->add_option("--tokens", options.tokens, "Say how long so many tokens take")
+                            ->check(more_than_nothing());
+  CLI::Option* price = verb->add_option("--dollars-per-hour", options.dollars_per_hour,
+                                        "Price of a node, for the cost of --tokens")
+                           ->check(more_than_nothing())
+                           ->needs(tokens);
+  verb->add_option("--prices", options.prices, "TOML file of dollars an hour by type, for --tokens")
+      ->needs(tokens)
+      ->excludes(price);
   verb->add_option("--machine-file", options.machine_file,
                    "TOML file of types beside those that shardrun knows, in the catalogue's words");
   verb->add_option(
