@@ -16,17 +16,6 @@ constexpr double kEqual = 0.002;
 // Sizes that tensor cores multiply in fp8 are multiples of it.
 constexpr int kFp8Unit = 16;
 
-std::vector<int64_t> divisors(int64_t number) {
-  std::vector<int64_t> low, high;
-  for (int64_t d = 1; d * d <= number; ++d) {
-    if (number % d != 0) continue;
-    low.push_back(d);
-    if (d != number / d) high.push_back(number / d);
-  }
-  low.insert(low.end(), high.rbegin(), high.rend());
-  return low;
-}
-
 bool keeps_parameters(Strategy strategy) {
   return spec::rules_of(strategy).keeps_parameters;
 }
@@ -119,7 +108,7 @@ void add_layouts(const Question& question, Layout layout, const std::vector<Memo
       continue;
     for (const Strategy strategy : strategies(question, shard_degree, data_parallel)) {
       layout.strategy = strategy;
-      for (const int64_t micro : divisors(local)) {
+      for (const int64_t micro : micro_batches(local)) {
         if (question.fp8 && micro * layout.sequence_length % kFp8Unit != 0) continue;
         layout.micro_batch = micro;
         layout.accumulation = local / micro;
@@ -217,6 +206,24 @@ std::vector<Reason> reasons_for(const Answer& answer) {
 }
 
 }  // namespace
+
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> low, high;
+  for (int64_t d = 1; d * d <= number; ++d) {
+    if (number % d != 0) continue;
+    low.push_back(d);
+    if (d != number / d) high.push_back(number / d);
+  }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
+}
+
+std::vector<int64_t> micro_batches(int64_t local) {
+  constexpr int64_t kMost = int64_t{1} << 20;  // [batch] micro_batch
+  std::vector<int64_t> possible = divisors(local);
+  std::erase_if(possible, [](int64_t micro) { return micro > kMost; });
+  return possible;
+}
 
 std::string sharding_text(const Layout& layout) {
   const spec::StrategyRules& rules = spec::rules_of(layout.strategy);

@@ -6,6 +6,7 @@
 
 #include "launcher/forecast/memory.h"
 #include "launcher/forecast/replay.h"
+#include "launcher/forecast/search.h"
 #include "launcher/plan/node_memory.h"
 #include "launcher/runs/common.h"
 #include "runtime/base/io.h"
@@ -117,10 +118,8 @@ Result<MeasuredChoice> best_measured(const spec::JobSpec& spec, const record::La
   std::optional<MeasuredChoice> best;
   std::optional<Error> why;
   int64_t combinations = 0;
-  for (int64_t degree = 1; degree <= world; ++degree) {
-    if (world % degree != 0) continue;
-    for (int64_t micro = 1; micro <= local; ++micro) {
-      if (local % micro != 0) continue;
+  for (const int64_t degree : divisors(world)) {
+    for (const int64_t micro : micro_batches(local)) {
       for (const Checkpointing kind :
            {Checkpointing::kNone, Checkpointing::kSelective, Checkpointing::kFull}) {
         ReplayQuestion question = written;

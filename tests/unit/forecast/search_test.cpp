@@ -68,6 +68,12 @@ TEST_CASE(
   CHECK(search(question_on(3, 7)).candidates.empty());
 }
 
+TEST_CASE("search: of a rank's share of a batch the micro-batches are the divisors that a job can ask for") {
+  CHECK_EQ(micro_batches(12), std::vector<int64_t>{1, 2, 3, 4, 6, 12});
+  CHECK_EQ(micro_batches(int64_t{1} << 39).size(), 21);
+  CHECK_EQ(micro_batches(int64_t{1} << 39).back(), 1 << 20);
+}
+
 TEST_CASE("search: without candidates it says what does not divide") {
   const Question divides = question_on(4, 32);
   Question layers = divides, ranks = divides, experts = divides, batch = divides, fp8 = divides;
