@@ -200,12 +200,21 @@ Estimate estimate_replayed(const Run& run, const std::vector<Miss>& misses) {
   return {std::exp(mean), std::sqrt(variance)};
 }
 
+namespace {
+
+const char* whose_constants(Generation generation) {
+  return generation == Generation::kAmpere   ? "Ampere's"
+         : generation == Generation::kHopper ? "Hopper's"
+                                             : "Trainium's";
+}
+
+}  // namespace
+
 std::vector<std::string> beyond_published(const Run& run) {
   std::vector<std::string> words;
   if (!run.machine.published)
     words.push_back(fmt::format("no published run is on {}: its accelerators are taken for as good as {}",
-                                run.machine.name,
-                                run.machine.generation == Generation::kTrainium ? "Trainium" : "Hopper's"));
+                                run.machine.name, whose_constants(run.machine.generation)));
   if (!run.traits.published)
     words.push_back(fmt::format("no published run is of {}: its kernels are taken for as good as the others'",
                                 run.traits.name));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -26,27 +27,36 @@ constexpr size_t kRunning = 2;  // operations of a channel at once
 
 enum Channel : size_t { kGather, kReduce, kReplica, kWorld, kChannels };
 
-struct Operation {
-  CollectiveSeconds seconds;
+// Of an operation that was started: operations of a channel are numbered as they come, over all channels.
+struct Started {
   Channel channel = kGather;
-  bool running = false, over = false;
-  double latency_left = 1.0, bytes_left = 1.0;  // shares of each
+  int64_t number = -1;
 };
 
-// What a rank does: computing on its main thread, at its share of the CPUs, and collectives beside it.
+struct Operation {
+  CollectiveSeconds seconds;
+  Started started;
+  double latency_left = 1.0, bytes_left = 1.0;  // shares of each
+
+  bool is_over() const { return latency_left <= 0.0 && bytes_left <= 0.0; }
+};
+
+// What a rank does: computing on its main thread, at its share of the CPUs, and collectives beside it. It holds what is under
+// way and what waits for that, and forgets what is over, so that a step of many micro-steps costs each of them the same.
 class Timeline {
  public:
   explicit Timeline(double cpu_share) : cpu_share_(cpu_share) {}
 
-  size_t start(Channel channel, const CollectiveSeconds& seconds) {
-    operations_.push_back({.seconds = seconds, .channel = channel});
+  Started start(Channel channel, const CollectiveSeconds& seconds) {
+    const Started started{channel, next_++};
+    queued_[channel].push_back({.seconds = seconds, .started = started});
     begin_queued(channel);
-    return operations_.size() - 1;
+    return started;
   }
   // Until the operation is over; returns how long that was.
-  double wait(size_t operation) {
+  double wait(const Started& started) {
     const double begin = now_;
-    while (!operations_[operation].over) advance(/*computing=*/false, kNever);
+    while (is_under_way(started)) advance(/*computing=*/false, kNever);
     return now_ - begin;
   }
   // `seconds` of CPU.
@@ -56,14 +66,26 @@ class Timeline {
   double now() const { return now_; }
 
  private:
+  bool is_under_way(const Started& started) const {
+    const std::deque<Operation>& queued = queued_[started.channel];
+    if (!queued.empty() && started.number >= queued.front().started.number) return true;
+    return std::any_of(running_.begin(), running_.end(),
+                       [&](const Operation& one) { return one.started.number == started.number; });
+  }
+
+  // Those that run stay in the order in which they were started, of all channels.
   void begin_queued(Channel channel) {
-    size_t running = 0;
-    for (const Operation& one : operations_) running += one.channel == channel && one.running;
-    for (Operation& one : operations_) {
-      if (running == kRunning) return;
-      if (one.channel != channel || one.running || one.over) continue;
-      one.running = true;
-      ++running;
+    std::deque<Operation>& queued = queued_[channel];
+    auto running =
+        static_cast<size_t>(std::count_if(running_.begin(), running_.end(), [&](const Operation& one) {
+          return one.started.channel == channel;
+        }));
+    for (; running < kRunning && !queued.empty(); ++running) {
+      const int64_t number = queued.front().started.number;
+      const auto behind = std::find_if(running_.begin(), running_.end(),
+                                       [&](const Operation& one) { return one.started.number > number; });
+      running_.insert(behind, queued.front());
+      queued.pop_front();
     }
   }
 
@@ -86,13 +108,10 @@ class Timeline {
   // To the next event; returns the seconds of CPU that were computed, at most `wanted`.
   double advance(bool computing, double wanted) {
     double sharing = 0.0, taken = 0.0;
-    for (const Operation& one : operations_) {
-      if (!one.running) continue;
+    for (const Operation& one : running_)
       if (one.latency_left <= 0.0) sharing += 1.0;
-    }
     double until = kNever;
-    for (const Operation& one : operations_) {
-      if (!one.running) continue;
+    for (const Operation& one : running_) {
       const double speed = rate(one, std::max(1.0, sharing), computing);
       const double left = one.latency_left > 0.0 ? one.latency_left : one.bytes_left;
       until = std::min(until, speed == kNever ? 0.0 : left / speed);
@@ -109,28 +128,27 @@ class Timeline {
     constexpr double kDone = 1e-9;
     now_ += seconds;
     std::array<bool, kChannels> freed{};
-    for (Operation& one : operations_) {
-      if (!one.running) continue;
+    for (Operation& one : running_) {
       const double speed = rate(one, sharing, computing);
       double& left = one.latency_left > 0.0 ? one.latency_left : one.bytes_left;
       left = speed == kNever ? 0.0 : left - seconds * speed;
       if (left < kDone) left = 0.0;
-      if (one.latency_left > 0.0 || one.bytes_left > 0.0) continue;
-      one.over = true;
-      one.running = false;
-      freed[one.channel] = true;
+      if (one.is_over()) freed[one.started.channel] = true;
     }
+    std::erase_if(running_, [](const Operation& one) { return one.is_over(); });
     for (size_t channel = 0; channel < kChannels; ++channel)
       if (freed[channel]) begin_queued(static_cast<Channel>(channel));
   }
 
   double cpu_share_;
   double now_ = 0.0;
-  std::vector<Operation> operations_;
+  int64_t next_ = 0;
+  std::vector<Operation> running_;
+  std::array<std::deque<Operation>, kChannels> queued_;
 };
 
 struct Block {
-  BlockSeconds seconds;
+  BlockSeconds seconds, last;  // last: of the last micro-step
   double elements = 0.0;
   CollectiveSeconds gather, reduce, replica;
   Volumes sent;  // by one of each
@@ -154,10 +172,11 @@ plan::StepShape shape_of(const ReplayQuestion& question, int blocks, bool replic
 // What the events of a step take.
 class Step {
  public:
-  Step(const MeasuredMachine& machine, double shard_degree, std::vector<Block> blocks,
+  Step(const MeasuredMachine& machine, double shard_degree, std::vector<Block> blocks, int64_t micro_steps,
        const plan::BufferCounts& buffers, double cpu_share)
       : machine_(machine),
         shard_degree_(shard_degree),
+        micro_steps_left_(micro_steps),
         blocks_(std::move(blocks)),
         gathers_(buffers.gathered),
         reductions_(buffers.whole_gradients),
@@ -165,8 +184,12 @@ class Step {
         line_(cpu_share) {}
 
   void time(const StepEvent& event) {
-    if (event.kind == Kind::kTurnEnds) return;
+    if (event.kind == Kind::kTurnEnds) {
+      --micro_steps_left_;
+      return;
+    }
     const Block& block = blocks_[event.block];
+    const BlockSeconds& seconds = micro_steps_left_ == 1 ? block.last : block.seconds;
     switch (event.kind) {
       case Kind::kGather:
         volumes_.gather += block.sent.gather;
@@ -174,9 +197,9 @@ class Step {
       case Kind::kAwaitGather:
         return wait(gathers_, event.slot);
       case Kind::kForward:
-        return line_.compute(block.seconds.forward);
+        return line_.compute(seconds.forward);
       case Kind::kBackward:
-        return line_.compute(block.seconds.backward);
+        return line_.compute(seconds.backward);
       case Kind::kReduce:
         volumes_.reduce += block.sent.reduce;
         return start(reductions_, event.gradient, kReduce, block.reduce);
@@ -203,7 +226,7 @@ class Step {
   const Volumes& volumes() const { return volumes_; }
 
  private:
-  using Operations = std::vector<size_t>;  // the one that was started last, by buffer or block
+  using Operations = std::vector<Started>;  // the one that was started last, by buffer or block
 
   void start(Operations& operations, int index, Channel channel, const CollectiveSeconds& seconds) {
     operations[index] = line_.start(channel, seconds);
@@ -212,6 +235,7 @@ class Step {
 
   const MeasuredMachine& machine_;
   double shard_degree_;
+  int64_t micro_steps_left_;  // with the one that is under way
   std::vector<Block> blocks_;
   Operations gathers_, reductions_, replica_sums_;
   Timeline line_;
@@ -272,11 +296,26 @@ void add_collectives(Block& block, const Collectives& all, const ReplayQuestion&
   block.sent.replica = all.replica.sent(summed / shard_degree);
 }
 
+// The seconds of `together` layers, or of a table or head, with so many sequences.
+BlockSeconds seconds_of(const MeasuredMachine& machine, const ReplayQuestion& question, int first,
+                        int together, int64_t sequences) {
+  const Layout& layout = question.layout;
+  const ModelShape& model = question.model;
+  const double tokens = static_cast<double>(sequences) * layout.sequence_length;
+  BlockSeconds seconds = first == 0 ? machine.table(model, tokens)
+                         : first == model.layers + 1
+                             ? machine.head(model, tokens)
+                             : machine.layer(model, tokens, layout.sequence_length, layout.checkpointing);
+  seconds.forward *= together;
+  seconds.backward *= together;
+  return seconds;
+}
+
 std::vector<Block> blocks_of(const MeasuredMachine& machine, const ReplayQuestion& question,
                              const Collectives& all) {
   const Layout& layout = question.layout;
   const ModelShape& model = question.model;
-  const double tokens = static_cast<double>(layout.micro_batch) * layout.sequence_length;
+  const int64_t last = layout.last_micro_batch(layout.nodes * question.ranks_per_node);
   std::vector<Block> blocks;
   const plan::Wrapping wrapping = plan::wrap_blocks(model.layers + 2, {{1, model.layers + 1}}, question.wrap);
   for (int unit = 0; unit < wrapping.units(model.layers + 2); ++unit) {
@@ -285,15 +324,61 @@ std::vector<Block> blocks_of(const MeasuredMachine& machine, const ReplayQuestio
     const bool table = b == 0, head = b == model.layers + 1;
     block.elements = table || head ? model.table_parameters() : together * model.layer_parameters();
     if (head) block.elements += model.hidden;
-    block.seconds = table  ? machine.table(model, tokens)
-                    : head ? machine.head(model, tokens)
-                           : machine.layer(model, tokens, layout.sequence_length, layout.checkpointing);
-    block.seconds.forward *= together;
-    block.seconds.backward *= together;
+    block.seconds = seconds_of(machine, question, b, together, layout.micro_batch);
+    block.last = seconds_of(machine, question, b, together, last);
     add_collectives(block, all, question);
     blocks.push_back(block);
   }
   return blocks;
+}
+
+// What the events of a step of so many micro-steps take.
+struct Replayed {
+  double seconds = 0.0, exposed = 0.0;
+  Volumes volumes;
+};
+
+Replayed replay_events(const MeasuredMachine& machine, ReplayQuestion question, int64_t micro_steps,
+                       const std::vector<Block>& blocks, const Collectives& collectives) {
+  const auto degree = static_cast<double>(question.layout.shard_degree);
+  const int64_t world = question.layout.nodes * question.ranks_per_node;
+  question.layout.accumulation = micro_steps;
+  plan::StepShape shape = shape_of(question, static_cast<int>(blocks.size()),
+                                   /*replicated=*/world > question.layout.shard_degree);
+  Step step(machine, degree, blocks, micro_steps, shape.buffers,
+            machine.cpu_share(question.layout.nodes, question.ranks_per_node));
+  plan::StepPlan plan(std::move(shape));
+  while (const auto event = plan.next()) step.time(*event);
+  Replayed replayed;
+  replayed.seconds =
+      step.update(collectives.norm.at(kNormBytes), machine.update(question.model.parameters() / degree));
+  replayed.exposed = step.exposed();
+  replayed.volumes = step.volumes();
+  return replayed;
+}
+
+// The step as it is, or, where it has many micro-steps, as two shorter ones show it: after some micro-steps the following
+// ones are alike, or take turns with few others as buffers do, so that what more of them add to a step is added again for each
+// that is left out. Which turn the last one has is kept.
+Replayed replay_micro_steps(const MeasuredMachine& machine, const ReplayQuestion& question,
+                            const std::vector<Block>& blocks, const Collectives& collectives) {
+  constexpr int64_t kTurns = 12, kAhead = 2 * kTurns, kRepeated = 4 * kTurns;
+  const int64_t all = question.layout.accumulation;
+  const int64_t few_steps = kAhead + all % kTurns, whole_steps = few_steps + kRepeated;
+  if (all <= kAhead + kTurns + kRepeated) return replay_events(machine, question, all, blocks, collectives);
+  const Replayed few = replay_events(machine, question, few_steps, blocks, collectives);
+  Replayed whole = replay_events(machine, question, whole_steps, blocks, collectives);
+  const double times = static_cast<double>(all - whole_steps) / static_cast<double>(kRepeated);
+  const auto add = [&](double Replayed::*part) { whole.*part += times * (whole.*part - few.*part); };
+  const auto add_volume = [&](double Volumes::*part) {
+    whole.volumes.*part += times * (whole.volumes.*part - few.volumes.*part);
+  };
+  add(&Replayed::seconds);
+  add(&Replayed::exposed);
+  add_volume(&Volumes::gather);
+  add_volume(&Volumes::reduce);
+  add_volume(&Volumes::replica);
+  return whole;
 }
 
 }  // namespace
@@ -304,29 +389,28 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
   const ModelShape& model = question.model;
   const int64_t world = layout.nodes * question.ranks_per_node;
   ASSIGN_OR_RETURN(const auto collectives, collectives_of(machine, question));
-  std::vector<Block> blocks = blocks_of(machine, question, collectives);
+  const std::vector<Block> blocks = blocks_of(machine, question, collectives);
   StepForecast forecast;
   Phases& phases = forecast.phases;
   const auto micro = static_cast<double>(layout.accumulation);
   for (const Block& block : blocks) {
-    phases.compute += micro * (block.seconds.forward + block.seconds.backward);
+    const double full = block.seconds.forward + block.seconds.backward;
+    phases.compute += micro * full - (full - block.last.forward - block.last.backward);
     phases.gather += 2.0 * micro * block.gather.wall;
     phases.reduce += micro * block.reduce.wall;
     phases.replica += block.replica.wall;
   }
   const double share = machine.cpu_share(layout.nodes, question.ranks_per_node);
   const double updated = machine.update(model.parameters() / static_cast<double>(layout.shard_degree));
-  plan::StepShape shape =
-      shape_of(question, static_cast<int>(blocks.size()), /*replicated=*/world > layout.shard_degree);
-  Step step(machine, static_cast<double>(layout.shard_degree), std::move(blocks), shape.buffers, share);
-  plan::StepPlan plan(std::move(shape));
-  while (const auto event = plan.next()) step.time(*event);
-  forecast.seconds = step.update(collectives.norm.at(kNormBytes), updated);
+  const Replayed replayed = replay_micro_steps(machine, question, blocks, collectives);
+  forecast.seconds = replayed.seconds;
   phases.compute /= share;
   phases.optimizer = updated / share;
-  phases.exposed = step.exposed();
-  forecast.volumes = step.volumes();
-  forecast.tokens = static_cast<double>(layout.micro_batch * layout.sequence_length * world) * micro;
+  phases.exposed = replayed.exposed;
+  forecast.volumes = replayed.volumes;
+  const int64_t sequences =
+      layout.global_batch > 0 ? layout.global_batch : layout.micro_batch * layout.accumulation * world;
+  forecast.tokens = static_cast<double>(sequences * layout.sequence_length);
   forecast.model_flops = forecast.tokens * model.flops_per_token(layout.sequence_length) / forecast.seconds /
                          static_cast<double>(world);
   return forecast;

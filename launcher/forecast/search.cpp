@@ -16,17 +16,6 @@ constexpr double kEqual = 0.002;
 // Sizes that tensor cores multiply in fp8 are multiples of it.
 constexpr int kFp8Unit = 16;
 
-std::vector<int64_t> divisors(int64_t number) {
-  std::vector<int64_t> low, high;
-  for (int64_t d = 1; d * d <= number; ++d) {
-    if (number % d != 0) continue;
-    low.push_back(d);
-    if (d != number / d) high.push_back(number / d);
-  }
-  low.insert(low.end(), high.rbegin(), high.rend());
-  return low;
-}
-
 bool keeps_parameters(Strategy strategy) {
   return spec::rules_of(strategy).keeps_parameters;
 }
@@ -57,15 +46,59 @@ std::vector<Strategy> strategies(const Question& question, int64_t shard_degree,
   return all;
 }
 
+// Whether a rank's share of every matrix of a layer can be multiplied in fp8.
+bool divides_for_fp8(const ModelShape& model, int tensor) {
+  const int64_t unit = int64_t{kFp8Unit} * tensor;
+  return model.hidden % unit == 0 && model.kv_width % unit == 0 && model.ffn % unit == 0;
+}
+
+// What keeps a layout from any batch, in words, and how many checks it came through.
+struct Obstacle {
+  int passed = -1;
+  std::string words;
+};
+
+// "tensor 8 x pipeline 4 x context 2".
+std::string degrees_text(const Layout& layout) {
+  const Given& given = layout.given;
+  std::string text = fmt::format("tensor {}", layout.tensor_parallel);
+  if (given.pipeline > 1) text += fmt::format(" x pipeline {}", given.pipeline);
+  if (given.context_parallel > 1) text += fmt::format(" x context {}", given.context_parallel);
+  return text;
+}
+
+// Empty words: there is none.
+Obstacle obstacle_to(const Question& question, const Layout& layout) {
+  const Given& given = question.given;
+  const int64_t world = question.nodes * question.machine.per_node;
+  const int64_t each = int64_t{layout.tensor_parallel} * given.pipeline;
+  if (question.model.layers % (given.pipeline * given.pipeline_chunks) != 0)
+    return {0, fmt::format("{} layers do not divide over pipeline {} x chunks {}", question.model.layers,
+                           given.pipeline, given.pipeline_chunks)};
+  if (question.fp8 && !divides_for_fp8(question.model, layout.tensor_parallel))
+    return {1, fmt::format("with tensor {} a rank's matrices are no multiples of {}, as fp8 needs them",
+                           layout.tensor_parallel, kFp8Unit)};
+  if (world % (each * given.context_parallel) != 0)
+    return {2, fmt::format("{} accelerators do not divide over {}", world, degrees_text(layout))};
+  const int64_t data_parallel = world / each, sharing_batch = data_parallel / given.context_parallel;
+  if (data_parallel % given.expert_parallel != 0)
+    return {3, fmt::format("{} data-parallel ranks do not divide over expert_parallel {}", data_parallel,
+                           given.expert_parallel)};
+  if (question.global_batch % sharing_batch != 0)
+    return {4,
+            fmt::format(
+                "a batch of {} sequences does not divide over {} data-parallel ranks ({} accelerators, {})",
+                question.global_batch, sharing_batch, world, degrees_text(layout))};
+  return {};
+}
+
 void add_layouts(const Question& question, Layout layout, const std::vector<Memory>& choices,
                  Answer& answer) {
   const Given& given = question.given;
   const int64_t world = question.nodes * question.machine.per_node;
   const int64_t each =
       int64_t{layout.tensor_parallel} * given.pipeline;  // ranks that share one copy of every layer
-  if (world % (each * given.context_parallel) != 0) return;
   const int64_t data_parallel = world / each, sharing_batch = data_parallel / given.context_parallel;
-  if (question.global_batch % sharing_batch != 0) return;
   const int64_t local = question.global_batch / sharing_batch;
   const double usable = question.machine.memory_bytes * kUsableMemory;
   for (const int64_t shard_degree : divisors(data_parallel)) {
@@ -75,7 +108,7 @@ void add_layouts(const Question& question, Layout layout, const std::vector<Memo
       continue;
     for (const Strategy strategy : strategies(question, shard_degree, data_parallel)) {
       layout.strategy = strategy;
-      for (const int64_t micro : divisors(local)) {
+      for (const int64_t micro : micro_batches(local)) {
         if (question.fp8 && micro * layout.sequence_length % kFp8Unit != 0) continue;
         layout.micro_batch = micro;
         layout.accumulation = local / micro;
@@ -95,12 +128,6 @@ void add_layouts(const Question& question, Layout layout, const std::vector<Memo
       }
     }
   }
-}
-
-// Whether a rank's share of every matrix of a layer can be multiplied in fp8.
-bool divides_for_fp8(const ModelShape& model, int tensor) {
-  const int64_t unit = int64_t{kFp8Unit} * tensor;
-  return model.hidden % unit == 0 && model.kv_width % unit == 0 && model.ffn % unit == 0;
 }
 
 int offloads(const Layout& layout) {
@@ -180,6 +207,24 @@ std::vector<Reason> reasons_for(const Answer& answer) {
 
 }  // namespace
 
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> low, high;
+  for (int64_t d = 1; d * d <= number; ++d) {
+    if (number % d != 0) continue;
+    low.push_back(d);
+    if (d != number / d) high.push_back(number / d);
+  }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
+}
+
+std::vector<int64_t> micro_batches(int64_t local) {
+  constexpr int64_t kMost = int64_t{1} << 20;  // [batch] micro_batch
+  std::vector<int64_t> possible = divisors(local);
+  std::erase_if(possible, [](int64_t micro) { return micro > kMost; });
+  return possible;
+}
+
 std::string sharding_text(const Layout& layout) {
   const spec::StrategyRules& rules = spec::rules_of(layout.strategy);
   if (rules.degree == spec::ShardDegree::kOne) return rules.name;
@@ -205,17 +250,26 @@ std::vector<int> tensor_degrees(const Question& question) {
 Answer search(const Question& question) {
   Answer answer;
   const std::vector<Memory> choices = memory_choices(question);
-  if (question.model.layers % (question.given.pipeline * question.given.pipeline_chunks) != 0) return answer;
+  Obstacle furthest;
   for (const int tensor : tensor_degrees(question)) {
-    if (question.fp8 && !divides_for_fp8(question.model, tensor)) continue;
     Layout layout;
     layout.nodes = question.nodes;
     layout.tensor_parallel = tensor;
     layout.sequence_length = question.sequence_length;
     layout.fp8 = question.fp8;
     layout.given = question.given;
-    add_layouts(question, layout, choices, answer);
+    Obstacle obstacle = obstacle_to(question, layout);
+    if (obstacle.words.empty()) {
+      add_layouts(question, layout, choices, answer);
+      obstacle = {
+          5, question.fp8
+                 ? fmt::format("no micro-batch of {} tokens a sequence is a multiple of {}, as fp8 needs it",
+                               layout.sequence_length, kFp8Unit)
+                 : fmt::format("the stack has no shard degree for {}", degrees_text(layout))};
+    }
+    if (obstacle.passed > furthest.passed) furthest = std::move(obstacle);
   }
+  if (answer.candidates.empty()) answer.why_none = std::move(furthest.words);
   answer.best = choose(answer.candidates);
   if (answer.best) answer.reasons = reasons_for(answer);
   return answer;

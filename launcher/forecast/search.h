@@ -50,12 +50,18 @@ struct Answer {
   std::vector<Candidate> candidates;  // every combination that solves the batch
   std::optional<Candidate> best;      // absent: nothing fits
   std::vector<Reason> reasons;
+  std::string why_none;  // of no candidates: what does not divide, of the degrees that came furthest
 };
 
 Answer search(const Question& question);
 
 // The same without its best candidate, which turned out to hold `bytes`, and without those that hold no less.
 Answer without_best(Answer answer, double bytes);
+
+// Ascending. O(√number).
+std::vector<int64_t> divisors(int64_t number);
+// The divisors of so many sequences, a rank's of a step, that a job can ask for as its micro-batch: up to 2^20.
+std::vector<int64_t> micro_batches(int64_t local);
 
 // "full_shard over 128", "no_shard"
 std::string sharding_text(const Layout& layout);

@@ -301,10 +301,11 @@ Schedule schedule_of(const Machine& machine, const ModelShape& model, const Layo
   return schedule;
 }
 
-// All micro-steps of a step, with their transfers.
-double micro_steps_seconds(const Schedule& schedule, const Layout& layout) {
+// All micro-steps of a step, with their transfers; `last_one` is the schedule of the last of them.
+double micro_steps_seconds(const Schedule& schedule, const Schedule& last_one, const Layout& layout) {
   const auto seconds = [&](bool first, bool last) {
-    return micro_step_seconds(schedule.layers, schedule.table, schedule.layer, schedule.head,
+    const Schedule& of = last ? last_one : schedule;
+    return micro_step_seconds(of.layers, of.table, of.layer, of.head,
                               {.gathers_forward = first || !schedule.keeps,
                                .gathers_backward = !schedule.keeps,
                                .replicates = last || schedule.sums_always,
@@ -332,8 +333,9 @@ double offload_exposed(const Schedule& schedule, double layer_seconds) {
   return 2.0 * layer_seconds + 2.0 * schedule.layers * std::max(0.0, layer_seconds - schedule.layer.forward);
 }
 
+// `full`: micro-steps that as many sequences would fill.
 Volumes volumes_of(const ModelShape& model, const Layout& layout, const Traits& traits,
-                   const Schedule& schedule, double gathers) {
+                   const Schedule& schedule, double gathers, double full) {
   const auto micro = static_cast<double>(layout.accumulation);
   const int tensor = layout.tensor_parallel;
   const double elements = model.parameters() / (tensor * layout.given.pipeline);
@@ -348,9 +350,9 @@ Volumes volumes_of(const ModelShape& model, const Layout& layout, const Traits& 
                     gather_volume(traits.reduce_bytes * shard, schedule.groups.replica);
   const double passes = layout.checkpointing == spec::Checkpointing::kFull ? 3.0 : 2.0;
   volumes.tensor =
-      micro * passes * 4.0 * schedule.layers * kBf16 * schedule.tokens * model.hidden * (tensor - 1) / tensor;
+      full * passes * 4.0 * schedule.layers * kBf16 * schedule.tokens * model.hidden * (tensor - 1) / tensor;
   if (layout.activation_offload)
-    volumes.offload = micro * 2.0 * schedule.layers * kBf16 * schedule.tokens / tensor * model.hidden;
+    volumes.offload = full * 2.0 * schedule.layers * kBf16 * schedule.tokens / tensor * model.hidden;
   if (layout.optimizer_offload) volumes.offload += kOffloadedBytes * shard;
   return volumes;
 }
@@ -382,6 +384,12 @@ double conversion_seconds(const Machine& machine, const Layout& layout, const Tr
 
 }  // namespace
 
+int64_t Layout::last_micro_batch(int64_t data_parallel) const {
+  if (global_batch == 0) return micro_batch;
+  const int64_t left = global_batch - (accumulation - 1) * micro_batch * data_parallel;
+  return std::clamp<int64_t>((left + data_parallel - 1) / data_parallel, 1, micro_batch);
+}
+
 void StepForecast::scale(double factor) {
   seconds *= factor;
   model_flops /= factor;
@@ -404,10 +412,16 @@ StepForecast forecast_step(const Machine& machine, const ModelShape& one_expert,
   const double gathers = schedule.keeps ? 1.0 : 2.0 * micro;
   const double world = static_cast<double>(layout.nodes * machine.per_node);
   StepForecast forecast;
-  forecast.volumes = volumes_of(model, layout, traits, schedule, gathers);
+  const int64_t ranks = layout.nodes * machine.per_node / layout.tensor_parallel / layout.given.pipeline;
+  Layout last_layout = layout;
+  last_layout.micro_batch = layout.last_micro_batch(ranks / layout.given.context_parallel);
+  const bool even = last_layout.micro_batch == layout.micro_batch;
+  const Schedule last = even ? schedule : schedule_of(machine, one_expert, last_layout, traits, constants);
+  const double full = micro - 1.0 + last.tokens / schedule.tokens;
+  forecast.volumes = volumes_of(model, layout, traits, schedule, gathers, full);
 
   Phases& phases = forecast.phases;
-  double steps = micro_steps_seconds(schedule, layout);
+  double steps = micro_steps_seconds(schedule, last, layout);
   phases.bubble = bubble_seconds(schedule, layout);
   const double shards =
       static_cast<double>(layout.shard_degree) * layout.tensor_parallel * layout.given.pipeline;
@@ -418,15 +432,15 @@ StepForecast forecast_step(const Machine& machine, const ModelShape& one_expert,
     const double moments = layout.optimizer_offload ? kOffloadedBytes * mine : 0.0;
     const double seconds = (forecast.volumes.offload - moments) / machine.host_rate;
     phases.offload += seconds;
-    steps += micro * offload_exposed(schedule, seconds / (micro * 2.0 * schedule.layers));
+    steps += full * offload_exposed(schedule, seconds / (full * 2.0 * schedule.layers));
   }
   const double conversion = conversion_seconds(machine, layout, traits, mine, gathers);
   steps += conversion;
-  phases.compute = micro * schedule.kernels() + conversion;
+  phases.compute = micro * schedule.kernels() - (schedule.kernels() - last.kernels()) + conversion;
   phases.gather = gathers * schedule.sum(&Block::gather);
   phases.reduce = micro * schedule.sum(&Block::reduce);
   phases.replica = (schedule.sums_always ? micro : 1.0) * schedule.sum(&Block::replica);
-  phases.tensor = micro * schedule.tensor * schedule.layers *
+  phases.tensor = full * schedule.tensor * schedule.layers *
                   (layout.checkpointing == spec::Checkpointing::kFull ? 3.0 : 2.0);
   phases.exposed = std::max(0.0, steps - phases.compute);
   phases.optimizer = update.both;
@@ -435,7 +449,9 @@ StepForecast forecast_step(const Machine& machine, const ModelShape& one_expert,
   phases.straggle = before * constants.straggle * std::log2(static_cast<double>(layout.nodes));
 
   forecast.seconds = before + phases.straggle;
-  forecast.tokens = schedule.tokens * micro * world / (layout.tensor_parallel * layout.given.pipeline);
+  forecast.tokens = layout.global_batch > 0
+                        ? static_cast<double>(layout.global_batch * layout.sequence_length)
+                        : schedule.tokens * micro * world / (layout.tensor_parallel * layout.given.pipeline);
   forecast.model_flops =
       forecast.tokens * active.flops_per_token(layout.sequence_length) / forecast.seconds / world;
   return forecast;

@@ -34,10 +34,16 @@ struct Layout {
   Given given;
   spec::Strategy strategy = spec::Strategy::kFullShard;
   int64_t micro_batch = 1, accumulation = 1;  // sequences; micro-steps
+  // Sequences of a step over all ranks, where the last micro-step may be less than full, as that of an uneven batch is. 0: as
+  // many as full ones hold.
+  int64_t global_batch = 0;
   int sequence_length = 4096;
   spec::Checkpointing checkpointing = spec::Checkpointing::kNone;
   bool activation_offload = false, optimizer_offload = false;
   bool fp8 = false;
+
+  // Most sequences that one of so many data-parallel ranks has in the last micro-step.
+  int64_t last_micro_batch(int64_t data_parallel) const;
 
   bool operator==(const Layout&) const = default;
 };

@@ -6,6 +6,7 @@
 
 #include "launcher/forecast/memory.h"
 #include "launcher/forecast/replay.h"
+#include "launcher/forecast/search.h"
 #include "launcher/plan/node_memory.h"
 #include "launcher/runs/common.h"
 #include "runtime/base/io.h"
@@ -47,6 +48,7 @@ Result<ReplayQuestion> question_of(const spec::JobSpec& spec, const record::Laun
   layout.strategy = spec.sharding.strategy;
   layout.micro_batch = plan.batch.micro_batch;
   layout.accumulation = plan.batch.gradient_accumulation;
+  layout.global_batch = plan.batch.global_batch;
   layout.sequence_length = spec.data.sequence_length;
   layout.checkpointing = spec.memory.activation_checkpointing;
   layout.activation_offload = spec.memory.activation_offload;
@@ -109,13 +111,15 @@ Result<MeasuredChoice> best_measured(const spec::JobSpec& spec, const record::La
   const plan::RankPlace place = rank_place(plan);
   const double room = static_cast<double>(machine.calibration().memory_bytes) * kUsableMemory /
                       static_cast<double>(plan.ranks_per_node);
+  if (plan.batch.global_batch % world != 0)
+    return Error(Code::kInvalid,
+                 fmt::format("no layout gives each of {} ranks as much of a batch of {} sequences", world,
+                             plan.batch.global_batch));
   std::optional<MeasuredChoice> best;
   std::optional<Error> why;
   int64_t combinations = 0;
-  for (int64_t degree = 1; degree <= world; ++degree) {
-    if (world % degree != 0 || plan.batch.global_batch % world != 0) continue;
-    for (int64_t micro = 1; micro <= local; ++micro) {
-      if (local % micro != 0) continue;
+  for (const int64_t degree : divisors(world)) {
+    for (const int64_t micro : micro_batches(local)) {
       for (const Checkpointing kind :
            {Checkpointing::kNone, Checkpointing::kSelective, Checkpointing::kFull}) {
         ReplayQuestion question = written;

@@ -95,8 +95,7 @@ void fill(ForecastLine& line, const PlanOptions& options, const Question& questi
   line.combinations = static_cast<int64_t>(answer.candidates.size());
   if (!answer.best) {
     line.reasons = {answer.candidates.empty()
-                        ? fmt::format("a batch of {} sequences does not divide over {} accelerators",
-                                      question.global_batch, line.accelerators)
+                        ? answer.why_none
                         : fmt::format("none of {} layouts fits {:.1f} GB", answer.candidates.size(),
                                       question.machine.memory_bytes * kUsableMemory / 1e9)};
     return;
@@ -120,13 +119,28 @@ Result<std::vector<int64_t>> node_counts(const PlanOptions& options, const spec:
   return parse_node_counts(options.nodes);
 }
 
-// Sequences of a step on the job's own nodes.
-Result<int64_t> batch_of(const spec::JobSpec& spec, const Question& question) {
+// Sequences of a step of the job as it is, on the question's nodes.
+Result<int64_t> own_batch(const spec::JobSpec& spec, const Question& question) {
   if (spec.batch.global_batch) return *spec.batch.global_batch;
   ASSIGN_OR_RETURN(const auto mesh, plan::solve_mesh(spec, question.nodes * question.machine.per_node,
                                                      question.machine.per_node));
   ASSIGN_OR_RETURN(const auto batch, solve_batch(spec, mesh.readers()));
   return batch.global_batch;
+}
+
+// Sequences of a step on the question's nodes, when it scales from `smallest` nodes: as `shardrun scale` has them.
+Result<int64_t> batch_on(const spec::JobSpec& spec, const Question& question, bool weak, int64_t smallest) {
+  if (weak && !spec.batch.global_batch) return own_batch(spec, question);
+  Question first = question;
+  first.nodes = smallest;
+  ASSIGN_OR_RETURN(const auto batch, own_batch(spec, first));
+  if (!weak) return batch;
+  if (batch * question.nodes % smallest != 0)
+    return Error(Code::kInvalid,
+                 fmt::format("a batch of {} sequences on {} nodes is no whole number of them on {}; use "
+                             "multiples of {} nodes",
+                             batch, smallest, question.nodes, smallest));
+  return batch * question.nodes / smallest;
 }
 
 // The speed of a node relative to the machine's first line that fits, and how sure that is.
@@ -149,16 +163,19 @@ Result<void> add_machine(const PlanOptions& options, const LoadedSpec& loaded, c
   ASSIGN_OR_RETURN(auto question, question_of(options, loaded, machine));
   question.constants = belief.constants();
   ASSIGN_OR_RETURN(const auto counts, node_counts(options, spec));
-  ASSIGN_OR_RETURN(const auto batch, batch_of(spec, question));
   std::optional<ForecastLine> first;
   Question first_question = question;
+  question.global_batch = 0;  // not known yet
   for (const int64_t nodes : counts) {
     question.nodes = nodes;
-    question.global_batch = report.weak ? batch / counts.front() * nodes : batch;
-    ForecastLine line{.machine = machine,
-                      .nodes = nodes,
-                      .accelerators = nodes * question.machine.per_node,
-                      .global_batch = question.global_batch};
+    ForecastLine line{.machine = machine, .nodes = nodes, .accelerators = nodes * question.machine.per_node};
+    const auto batch = batch_on(spec, question, report.weak, counts.front());
+    if (!batch) {
+      line.reasons = {batch.error().to_string()};
+      report.lines.push_back(std::move(line));
+      continue;
+    }
+    question.global_batch = line.global_batch = *batch;
     if (question.fp8 && question.machine.fp8_peak == 0.0) {
       line.reasons = {fmt::format("{} does not multiply fp8; remove [precision] fp8", machine)};
       report.lines.push_back(std::move(line));
@@ -172,9 +189,8 @@ Result<void> add_machine(const PlanOptions& options, const LoadedSpec& loaded, c
     }
     report.lines.push_back(std::move(line));
   }
-  question.nodes = spec.resources.nodes;
-  question.global_batch = batch;
-  const bool can = !question.fp8 || question.machine.fp8_peak > 0.0;
+  // Without --nodes the question is left as it was asked on the job's own.
+  const bool can = (!question.fp8 || question.machine.fp8_peak > 0.0) && question.global_batch > 0;
   if (can && options.machines.find(',') == std::string::npos && options.nodes.empty())
     report.written = written_layout(spec, options.software.empty(), question, belief);
   return {};

@@ -49,6 +49,7 @@ void fields(auto& visit, const StepForecast& step) {
   visit.object("seconds", [&](auto& seconds) {
     seconds("kernels", phases.compute, kDigits);
     seconds("exposed", phases.exposed, kDigits);
+    if (phases.bubble > 0.0) seconds("bubble", phases.bubble, kDigits);
     seconds("optimizer", phases.optimizer, kDigits);
     seconds("host", phases.host, kDigits);
     seconds("straggle", phases.straggle, kDigits);

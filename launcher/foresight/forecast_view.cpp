@@ -56,9 +56,11 @@ void print_parts(const StepForecast& step) {
   const Phases& phases = step.phases;
   const Volumes& volumes = step.volumes;
   print_text(
-      "  seconds    kernels {:.3f}, transfers not hidden {:.3f}, optimizer {:.3f}, host {:.3f}, straggling "
+      "  seconds    kernels {:.3f}, transfers not hidden {:.3f}, {}optimizer {:.3f}, host {:.3f}, straggling "
       "{:.3f}\n",
-      phases.compute, phases.exposed, phases.optimizer, phases.host, phases.straggle);
+      phases.compute, phases.exposed,
+      phases.bubble > 0.0 ? fmt::format("other stages {:.3f}, ", phases.bubble) : "", phases.optimizer,
+      phases.host, phases.straggle);
   print_text(
       "  transfers  gather {:.3f}, reduce {:.3f}, replicas {:.3f}, tensor {:.3f}, offload {:.3f}; hidden or "
       "not\n",

@@ -1,6 +1,7 @@
 #include "launcher/foresight/measured_runs.h"
 
 #include <charconv>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -27,7 +28,8 @@ struct Said {
 Result<double> number_of(const std::string& key, std::string_view value) {
   double number = 0.0;
   const auto [end, wrong] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (wrong != std::errc() || end != value.data() + value.size() || number <= 0.0)
+  const bool is_number = wrong == std::errc() && end == value.data() + value.size();
+  if (!is_number || !(number > 0.0) || !std::isfinite(number))
     return Error(Code::kInvalid, fmt::format("{}={}: not a number above 0", key, value));
   return number;
 }

@@ -1,6 +1,7 @@
 #include "launcher/foresight/question.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -66,9 +67,9 @@ Result<double> price_of(const PlanOptions& options, const std::string& machine) 
   const double price = found == nullptr                                 ? 0.0
                        : found->kind == spec::TomlValue::Kind::kInteger ? static_cast<double>(found->integer)
                                                                         : found->floating;
-  if (price <= 0.0)
+  if (!(price > 0.0) || !std::isfinite(price))
     return Error(Code::kInvalid,
-                 fmt::format("{}: no price of {}; write \"{}\" = dollars of a node for an hour",
+                 fmt::format("{}: no price of {} above 0; write \"{}\" = dollars of a node for an hour",
                              options.prices, machine, machine));
   return price;
 }
@@ -141,6 +142,7 @@ std::optional<Layout> layout_as_written(const spec::JobSpec& spec, const Questio
   const Given& given = question.given;
   const int64_t ranks = int64_t{mesh->data_parallel()} * mesh->pipeline_parallel, stages = given.pipeline;
   if (ranks % (stages * given.context_parallel) != 0) return std::nullopt;
+  if (ranks / stages % given.expert_parallel != 0) return std::nullopt;
   const auto batch = solve_batch(spec, static_cast<int>(ranks / (stages * given.context_parallel)));
   if (!batch) return std::nullopt;
   Layout layout;
@@ -151,6 +153,7 @@ std::optional<Layout> layout_as_written(const spec::JobSpec& spec, const Questio
   layout.strategy = spec.sharding.strategy;
   layout.micro_batch = batch->micro_batch;
   layout.accumulation = batch->gradient_accumulation;
+  layout.global_batch = batch->global_batch;
   layout.sequence_length = question.sequence_length;
   layout.checkpointing = spec.memory.activation_checkpointing;
   layout.activation_offload = spec.memory.activation_offload;

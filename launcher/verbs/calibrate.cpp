@@ -185,11 +185,16 @@ Result<Measured> measure_all(spec::JobSpec spec, const CalibrateOptions& options
   return whole;
 }
 
-// What was measured before, with the network as it is now.
-Result<Calibration> with_network(const std::string& path, const Calibration& fresh) {
+// What was measured before, of which only the network is measured again.
+Result<Calibration> measured_before(const std::string& path) {
   const auto text = base::read_file(path);
   if (!text) return Error(Code::kInvalid, path + " is not there; calibrate everything before --network");
-  auto before = record::parse_calibration(*text, path);
+  return record::parse_calibration(*text, path);
+}
+
+// The same with the network as it is now.
+Result<Calibration> with_network(const std::string& path, const Calibration& fresh) {
+  auto before = measured_before(path);
   if (!before) return before;
   if (before->cpus_per_rank != fresh.cpus_per_rank)
     return Error(Code::kInvalid, path + " was measured with another cpus_per_rank; calibrate everything");
@@ -198,11 +203,12 @@ Result<Calibration> with_network(const std::string& path, const Calibration& fre
   return before;
 }
 
-// Bytes a second that one rank sends in the largest collective of a kind.
+// Bytes a second that one rank sends in the largest collective of a kind. An all_reduce is a reduce_scatter and an all_gather.
 double rate_of(const record::CollectiveProbe& probe) {
   const auto ranks = static_cast<double>(probe.ranks);
+  const double times = probe.kind == "all_reduce" ? 2.0 : 1.0;
   return probe.seconds.median > 0.0
-             ? static_cast<double>(probe.bytes) * (ranks - 1.0) / ranks / probe.seconds.median
+             ? times * static_cast<double>(probe.bytes) * (ranks - 1.0) / ranks / probe.seconds.median
              : 0.0;
 }
 
@@ -334,6 +340,11 @@ Result<Measured> measure_anew(const spec::JobSpec& spec, const CalibrateOptions&
 
 int calibrate(const CalibrateOptions& options, const CommonOptions& common) {
   spec::JobSpec spec = spec_of_this_machine(common);
+  if (options.spec.path.empty() && !options.spec.overrides.empty())
+    return fail(
+        Error(Code::kInvalid, fmt::format("--set {}: there is no job whose key that is; name a job.toml",
+                                          options.spec.overrides.front())),
+        common);
   if (!options.spec.path.empty()) {
     auto loaded = load_spec(options.spec.path, options.spec.overrides);
     if (!loaded) return fail(loaded.error(), common);
@@ -350,6 +361,10 @@ int calibrate(const CalibrateOptions& options, const CommonOptions& common) {
     if (!before) return fail(before.error(), common);
     report.machine = std::move(*before);
   } else {
+    if (options.network) {  // before anything is measured that nobody could keep
+      const auto before = measured_before(*path);
+      if (!before) return fail(before.error(), common);
+    }
     auto measured = measure_anew(spec, options, common.json);
     if (!measured) return fail(measured.error(), common);
     if (measured->exit_code != contract::kExitDone) {
@@ -381,8 +396,9 @@ void add_calibrate(CLI::App& app, CommandLine& line) {
   verb->add_option("spec", options.spec.path,
                    "job.toml, whose nodes, ranks and queue are measured; default: this machine");
   add_overrides(*verb, options.spec.overrides);
-  verb->add_flag("--network", options.network, "Measure only the network again, and keep the rest");
-  verb->add_flag("--report", options.report, "Measure nothing; show what is known");
+  CLI::Option* network =
+      verb->add_flag("--network", options.network, "Measure only the network again, and keep the rest");
+  verb->add_flag("--report", options.report, "Measure nothing; show what is known")->excludes(network);
   verb->add_option("--output", options.output, "Write to this file, in the place of where jobs look for it");
   verb->add_option("--runs", line.common.runs_directory,
                    "Without a job: where run directories are looked for")

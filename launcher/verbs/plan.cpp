@@ -81,7 +81,7 @@ void print_model(const plan::ModelPlan& model, int64_t tokens_per_step, int64_t 
 struct OnMeasuredMachine {
   std::string basis;
   Sure written;
-  MeasuredChoice best;
+  std::optional<MeasuredChoice> best;  // absent: nothing can be said of any, or nothing fits
   Estimate of_best;
   std::vector<std::string> learned_from;
 };
@@ -119,15 +119,20 @@ base::Result<std::optional<OnMeasuredMachine>> on_measured_machine(const PlanOpt
     warn({"no prediction from " + *path + ": " + written.error().to_string()});
     return kNothing;
   }
-  auto best = best_measured(spec, plan, **machine);
   auto run = run_on_calibrated(spec, plan);
-  if (!best || !run) return kNothing;
+  if (!run) return kNothing;
   ASSIGN_OR_RETURN(auto learned, learned_there(options, **machine));
-  OnMeasuredMachine found{*path, corrected(*written, estimate_replayed(*run, learned.misses)), *best, {}, {}};
+  OnMeasuredMachine found{*path, corrected(*written, estimate_replayed(*run, learned.misses)), {}, {}, {}};
+  found.learned_from = std::move(learned.from);
+  auto best = best_measured(spec, plan, **machine);
+  if (!best) {
+    warn({"no best layout from " + *path + ": " + best.error().to_string()});
+    return std::optional(std::move(found));
+  }
   run->layout = best->layout;
   found.of_best = estimate_replayed(*run, learned.misses);
-  found.best.step.scale(1.0 / found.of_best.factor);
-  found.learned_from = std::move(learned.from);
+  best->step.scale(1.0 / found.of_best.factor);
+  found.best = std::move(*best);
   return std::optional(std::move(found));
 }
 
@@ -145,8 +150,9 @@ void print_measured(const OnMeasuredMachine& found) {
   print_text("predicted    from {}{}; intervals hold four of five runs\n", found.basis,
              runs == 0 ? "" : fmt::format(" and {} measured run{}", runs, runs == 1 ? "" : "s"));
   line("as written", found.written.step, found.written.estimate);
-  line("best", found.best.step, found.of_best);
-  print_text("             {} of {} layouts\n", layout_text(found.best.layout), found.best.combinations);
+  if (!found.best) return;
+  line("best", found.best->step, found.of_best);
+  print_text("             {} of {} layouts\n", layout_text(found.best->layout), found.best->combinations);
 }
 
 void fields(auto& visit, const OnMeasuredMachine& found) {
@@ -156,10 +162,11 @@ void fields(auto& visit, const OnMeasuredMachine& found) {
     fields(written, found.written.step);
     interval_fields(written, found.written.step, found.written.estimate, [](auto&) {});
   });
-  visit("combinations", found.best.combinations);
-  visit("best", found.best.layout);
-  fields(visit, found.best.step);
-  interval_fields(visit, found.best.step, found.of_best, [](auto&) {});
+  if (!found.best) return;
+  visit("combinations", found.best->combinations);
+  visit("best", found.best->layout);
+  fields(visit, found.best->step);
+  interval_fields(visit, found.best->step, found.of_best, [](auto&) {});
 }
 
 const char* device_name(const spec::JobSpec& spec) {
@@ -240,6 +247,27 @@ base::Result<void> draw(const PlanOptions& options, const ForecastReport& foreca
   return base::write_file_atomically(options.plot, svg);
 }
 
+// kInvalid: options of forecasts, where none is made; what measured runs teach needs a prediction of either kind.
+base::Result<void> check_unused(const PlanOptions& options, bool is_predicted) {
+  const std::pair<const char*, bool> given[] = {{"--prices", !options.prices.empty()},
+                                                {"--dollars-per-hour", options.dollars_per_hour > 0.0},
+                                                {"--machine-file", !options.machine_file.empty()},
+                                                {"--scaling", !options.scaling.empty()}};
+  for (const auto& [name, is_given] : given)
+    if (is_given)
+      return base::Error(
+          base::Code::kInvalid,
+          fmt::format("{}: has no effect, for no accelerators are predicted for; add --machine, "
+                      "e.g. p4d.24xlarge, or leave it out",
+                      name));
+  if (!options.measured.empty() && !is_predicted)
+    return base::Error(
+        base::Code::kInvalid,
+        "--measured: has no effect, for nothing is predicted of this job; run `shardrun calibrate`, add "
+        "--machine, or leave it out");
+  return {};
+}
+
 int plan(const PlanOptions& options, const CommonOptions& common) {
   auto loaded = load_spec(options.spec.path, options.spec.overrides);
   if (!loaded) return fail(loaded.error(), common);
@@ -266,6 +294,8 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
     auto calibrated = on_measured_machine(options, spec, *solved);
     if (!calibrated) return fail(calibrated.error(), common);
     report.calibrated = std::move(*calibrated);
+    if (const auto used = check_unused(options, report.calibrated.has_value()); !used)
+      return fail(used.error(), common);
   }
   if (common.json) {
     print_text("{}", base::json_of(report, base::kJsonReport));
@@ -301,12 +331,15 @@ void add_plan(CLI::App& app, CommandLine& line) {
       ->check(CLI::IsMember({"strong", "weak"}));
   verb->add_option("--software", options.software,
                    "Predict for another program's stack and its memory: smp, fsdp, torchtitan, …");
-  verb->add_option("--tokens", options.tokens, "Say how long so many tokens take")
-      ->check(more_than_nothing());
-  verb->add_option("--dollars-per-hour", options.dollars_per_hour,
-                   "Price of a node, for the cost of --tokens")
-      ->check(more_than_nothing());
-  verb->add_option("--prices", options.prices, "TOML file of dollars an hour by type, for --tokens");
+  CLI::Option* tokens = verb->add_option("--tokens", options.tokens, "Say how long so many tokens take")
+                            ->check(more_than_nothing());
+  CLI::Option* price = verb->add_option("--dollars-per-hour", options.dollars_per_hour,
+                                        "Price of a node, for the cost of --tokens")
+                           ->check(more_than_nothing())
+                           ->needs(tokens);
+  verb->add_option("--prices", options.prices, "TOML file of dollars an hour by type, for --tokens")
+      ->needs(tokens)
+      ->excludes(price);
   verb->add_option("--machine-file", options.machine_file,
                    "TOML file of types beside those that shardrun knows, in the catalogue's words");
   verb->add_option(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -200,8 +201,13 @@ Result<Calibration> parse_calibration(std::string_view text, std::string_view fi
                        fmt::format("{} has format {}, this version reads {}; calibrate again", file_name,
                                    root.version(), Calibration::kFormatVersion));
   root.finish();
-  if (!reading.error && (root.version() == 0 || c.nodes == 0 || c.ranks_per_node == 0))
-    reading.fail(std::string(file_name), "it lacks its version or its nodes", "calibrate again");
+  const std::pair<const char*, int64_t> needed[] = {
+      {"format_version", root.version()}, {"nodes", c.nodes},       {"ranks_per_node", c.ranks_per_node},
+      {"cpus_per_rank", c.cpus_per_rank}, {"machines", c.machines}, {"cpus_per_node", c.cpus_per_node},
+      {"memory_bytes", c.memory_bytes}};
+  for (const auto& [key, value] : needed)
+    if (!reading.error && value <= 0)
+      reading.fail(std::string(file_name), fmt::format("{} is missing or 0", key), "calibrate again");
   if (reading.error) return std::move(*reading.error);
   return c;
 }

@@ -97,11 +97,18 @@ TEST_CASE("certainty: what no published run shows is said, and widens the interv
   Run unknown = run_on(4), far = run_on(4096);
   unknown.machine.name = "p6-b200.48xlarge";
   unknown.machine.published = false;
+  unknown.machine.generation = Generation::kHopper;
+  Run older = unknown;
+  older.machine.name = "g5.48xlarge";
+  older.machine.generation = Generation::kAmpere;
 
   CHECK(beyond_published(run_on(4)).empty());
   REQUIRE_EQ(beyond_published(unknown).size(), 1);
   CHECK_EQ(beyond_published(unknown).front(),
            "no published run is on p6-b200.48xlarge: its accelerators are taken for as good as Hopper's");
+  REQUIRE_EQ(beyond_published(older).size(), 1);
+  CHECK_EQ(beyond_published(older).front(),
+           "no published run is on g5.48xlarge: its accelerators are taken for as good as Ampere's");
   REQUIRE_EQ(beyond_published(far).size(), 1);
   CHECK_EQ(beyond_published(far).front(), "published runs end at 2048 accelerators");
   CHECK(belief.estimate(unknown).deviation > 0.2);

@@ -68,6 +68,34 @@ TEST_CASE(
   CHECK(search(question_on(3, 7)).candidates.empty());
 }
 
+TEST_CASE("search: of a rank's share of a batch the micro-batches are the divisors that a job can ask for") {
+  CHECK_EQ(micro_batches(12), std::vector<int64_t>{1, 2, 3, 4, 6, 12});
+  CHECK_EQ(micro_batches(int64_t{1} << 39).size(), 21);
+  CHECK_EQ(micro_batches(int64_t{1} << 39).back(), 1 << 20);
+}
+
+TEST_CASE("search: without candidates it says what does not divide") {
+  const Question divides = question_on(4, 32);
+  Question layers = divides, ranks = divides, experts = divides, batch = divides, fp8 = divides;
+  layers.given.pipeline = 3;
+  layers.given.pipeline_chunks = 2;
+  ranks.given.pipeline = 5;
+  ranks.tensor_parallel = 8;
+  experts.given.experts = experts.given.expert_parallel = 64;
+  batch.tensor_parallel = 1;
+  batch.global_batch = 20;
+  fp8.fp8 = true;
+  fp8.model.ffn = 28680;
+
+  CHECK_EQ(search(divides).why_none, "");
+  CHECK_EQ(search(layers).why_none, "80 layers do not divide over pipeline 3 x chunks 2");
+  CHECK_EQ(search(ranks).why_none, "32 accelerators do not divide over tensor 8 x pipeline 5");
+  CHECK_EQ(search(experts).why_none, "32 data-parallel ranks do not divide over expert_parallel 64");
+  CHECK_EQ(search(batch).why_none,
+           "a batch of 20 sequences does not divide over 32 data-parallel ranks (32 accelerators, tensor 1)");
+  CHECK_EQ(search(fp8).why_none, "with tensor 1 a rank's matrices are no multiples of 16, as fp8 needs them");
+}
+
 TEST_CASE("search: what the choice was made against is told") {
   const Answer answer = search(question_on(32, 1024));
 

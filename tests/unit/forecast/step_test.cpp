@@ -83,6 +83,26 @@ TEST_CASE("step: accumulation costs gathers again and saves nothing else") {
   CHECK(forecast(twice).seconds > forecast(once).seconds);
 }
 
+TEST_CASE(
+    "step: an uneven batch has the tokens of its sequences, and a last micro-step of as many as some rank "
+    "has left") {
+  Layout full = on(16, 128);
+  full.accumulation = 2;
+  full.micro_batch = 2;
+  Layout uneven = full, same = full;
+  uneven.global_batch = 512 - 200;  // 128 ranks have two sequences and then one, of which 72 have none
+  same.global_batch = 512;
+  const StepForecast all = forecast(full), some = forecast(uneven);
+
+  CHECK_EQ(all.tokens, 512.0 * 4096.0);
+  CHECK_EQ(some.tokens, 312.0 * 4096.0);
+  CHECK_EQ(some.phases.compute, doctest::Approx(0.75 * all.phases.compute).epsilon(0.01));
+  CHECK_EQ(some.phases.gather, all.phases.gather);
+  CHECK_LT(some.seconds, all.seconds);
+  CHECK_EQ(forecast(same).seconds, all.seconds);
+  CHECK_EQ(forecast(same).tokens, all.tokens);
+}
+
 TEST_CASE("step: checkpointing a whole layer costs its forward again") {
   Layout none = on(1, 8), full = none;
   none.checkpointing = spec::Checkpointing::kNone;

@@ -1,8 +1,14 @@
 #include <doctest/doctest.h>
 
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "launcher/cluster/load_job.h"
 #include "launcher/foresight/forecast.h"
 #include "launcher/foresight/prediction.h"
 #include "launcher/foresight/written.h"
+#include "runtime/base/io.h"
+#include "tests/support/folder.h"
 
 using namespace shardrun::launcher;
 
@@ -136,4 +142,113 @@ TEST_CASE(
   report.written = written;
   const std::string json = to_json(report);
   CHECK(json.find("\"interval\": {\"share\": 0.8, \"step_seconds\": [") != std::string::npos);
+}
+
+namespace {
+
+// Llama-2 7B on 16 nodes of p4de, with what is given in its [batch] and behind it.
+LoadedSpec job_of_7b(const std::string& batch) {
+  auto loaded = load_spec_text(R"(name = "seven"
+[resources]
+nodes = 16
+[cluster]
+scheduler = "local"
+instance = "p4de.24xlarge"
+[program]
+trainer = "llama"
+[model]
+preset = "llama-2-7b"
+[data]
+files = ["train.tokens"]
+sequence_length = 4096
+[sharding]
+strategy = "hybrid_shard"
+[batch]
+micro_batch = 1
+)" + batch,
+                               "job.toml", {});
+  if (!loaded) FAIL(loaded.error().to_string());
+  return *loaded;
+}
+
+ForecastReport forecast_on(const LoadedSpec& job, const std::string& nodes, const std::string& scaling) {
+  PlanOptions options;
+  options.nodes = nodes;
+  options.scaling = scaling;
+  auto report = forecast_job(options, job);
+  if (!report) FAIL(report.error().to_string());
+  return *report;
+}
+
+}  // namespace
+
+TEST_CASE("forecast: a batch that is given as accumulation is that of the nodes that are asked about") {
+  const LoadedSpec job = job_of_7b("gradient_accumulation = 4\n");
+  const ForecastReport weak = forecast_on(job, "32,64", ""), strong = forecast_on(job, "32,64", "strong");
+
+  REQUIRE_EQ(weak.lines.size(), 2);
+  CHECK_EQ(weak.lines[0].global_batch, 4 * 32 * 8);
+  CHECK_EQ(weak.lines[1].global_batch, 4 * 64 * 8);
+  CHECK_EQ(strong.lines[0].global_batch, 4 * 32 * 8);
+  CHECK_EQ(strong.lines[1].global_batch, 4 * 32 * 8);
+}
+
+TEST_CASE(
+    "forecast: a batch that grows with the nodes is not rounded, and where it is no whole number that is "
+    "said") {
+  const ForecastReport report = forecast_on(job_of_7b("global_batch = 512\n"), "24,32,48", "weak");
+
+  REQUIRE_EQ(report.lines.size(), 3);
+  CHECK_EQ(report.lines[0].global_batch, 512);
+  CHECK_FALSE(report.lines[1].best);
+  CHECK_EQ(
+      report.lines[1].reasons.front(),
+      "a batch of 512 sequences on 24 nodes is no whole number of them on 32; use multiples of 24 nodes");
+  CHECK_EQ(report.lines[2].global_batch, 1024);
+}
+
+TEST_CASE("forecast: an uneven batch as written has the tokens of the sequences that it says") {
+  const LoadedSpec job = job_of_7b("global_batch = 160\nuneven = \"distribute\"\n");
+  PlanOptions options;
+  const auto report = forecast_job(options, job);
+
+  REQUIRE(report);
+  REQUIRE(report->written);
+  CHECK_EQ(report->written->layout.global_batch, 160);
+  if (report->written->sure) CHECK_EQ(report->written->sure->step.tokens, 160.0 * 4096.0);
+}
+
+TEST_CASE("forecast: the parts of a pipeline's step add up to it, with the wait for other stages") {
+  PlanOptions options;
+  options.software = "megatron,pipeline=4";
+  const auto report = forecast_job(options, job_of_7b("global_batch = 512\n"));
+  REQUIRE(report);
+  REQUIRE(report->lines.front().best);
+
+  const auto line = nlohmann::json::parse(to_json(*report))["lines"][0];
+
+  const auto& seconds = line["seconds"];
+  double sum = 0.0;
+  for (const char* part : {"kernels", "exposed", "bubble", "optimizer", "host", "straggle"})
+    sum += seconds[part].get<double>();
+  CHECK_GT(seconds["bubble"].get<double>(), 0.0);
+  CHECK_EQ(sum, doctest::Approx(line["step_seconds"].get<double>()).epsilon(1e-4));
+}
+
+TEST_CASE("forecast: a price and a rate that are no numbers above 0 are refused") {
+  const shardrun::tests::Folder folder;
+  PlanOptions options;
+  options.prices = folder.path() + "/prices.toml";
+  for (const char* price : {"inf", "nan", "0", "-1.5"}) {
+    REQUIRE(shardrun::base::write_file_atomically(options.prices,
+                                                  fmt::format("\"p4de.24xlarge\" = {}\n", price)));
+    CHECK_FALSE(forecast_job(options, job_of_7b("global_batch = 512\n")));
+  }
+  for (const char* rate : {"inf", "nan", "0", "-1"}) {
+    PlanOptions learning;
+    learning.measured = {fmt::format("tokens_per_second={}", rate)};
+    const auto report = forecast_job(learning, job_of_7b("global_batch = 512\n"));
+    REQUIRE_FALSE(report);
+    CHECK(report.error().to_string().find("not a number above 0") != std::string::npos);
+  }
 }

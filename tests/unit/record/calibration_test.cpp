@@ -75,6 +75,18 @@ TEST_CASE(
   CHECK_FALSE(record::parse_calibration("", "c.toml"));
 }
 
+TEST_CASE("calibration: one that lacks what a prediction divides by is refused, and says what it lacks") {
+  const std::string text = record::to_toml(example());
+  for (const std::string key :
+       {"nodes", "ranks_per_node", "cpus_per_rank", "machines", "cpus_per_node", "memory_bytes"}) {
+    const size_t at = text.find("\n" + key + " = ") + 1, end = text.find('\n', at);
+    const auto read = record::parse_calibration(text.substr(0, at) + text.substr(end + 1), "c.toml");
+
+    REQUIRE_FALSE(read);
+    CHECK_EQ(read.error().message(), "c.toml: " + key + " is missing or 0; calibrate again");
+  }
+}
+
 TEST_CASE("calibration: a spread is the quartiles of its values, whatever their order") {
   const auto spread = record::Spread::of({5, 1, 4, 2, 3});
 
