@@ -70,7 +70,7 @@ class Manifest {
   Result<void> check_setup() const {
     if (spec_.program.setup.empty()) return {};
     return refuse(spec_.origin("program.setup"), "the pods of torchrun run no lines before their ranks",
-                  "put what they do into the image, or write --kind mpijob");
+                  "put what they do into the image and write --set program.setup=[], or write --kind mpijob");
   }
 
   // Ranks of an MPIJob are started through sshd, which gives them no variable of their pod.

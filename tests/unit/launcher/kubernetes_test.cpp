@@ -168,10 +168,10 @@ TEST_CASE("kubernetes: what a manifest cannot say is refused with the mend") {
         std::string::npos);
   const std::string setup = "name = \"x\"\n[program]\nsetup = [\"module load cuda\"]\ncommand = [\"env\"]\n";
   for (const auto kind : {kPyTorchJob, kTrainJob})
-    CHECK(refusal(setup, kind) ==
-          "job.toml:3:9: the pods of torchrun run no lines before their ranks; put what they do into the "
-          "image, or "
-          "write --kind mpijob");
+    CHECK(
+        refusal(setup, kind) ==
+        "job.toml:3:9: the pods of torchrun run no lines before their ranks; put what they do into the image "
+        "and write --set program.setup=[], or write --kind mpijob");
   CHECK(refusal("name = \"x\"\n[program]\ncommand = [\"env\"]\n[environment]\nKEY = { from_env = \"KEY\" }\n",
                 kMpiJob)
             .find("the workers of an MPIJob have no variables to take it from; put it into a file of the "
