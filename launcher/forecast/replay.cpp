@@ -332,55 +332,6 @@ std::vector<Block> blocks_of(const MeasuredMachine& machine, const ReplayQuestio
   return blocks;
 }
 
-// What the events of a step of so many micro-steps take.
-struct Replayed {
-  double seconds = 0.0, exposed = 0.0;
-  Volumes volumes;
-};
-
-Replayed replay_events(const MeasuredMachine& machine, ReplayQuestion question, int64_t micro_steps,
-                       const std::vector<Block>& blocks, const Collectives& collectives) {
-  const auto degree = static_cast<double>(question.layout.shard_degree);
-  const int64_t world = question.layout.nodes * question.ranks_per_node;
-  question.layout.accumulation = micro_steps;
-  plan::StepShape shape = shape_of(question, static_cast<int>(blocks.size()),
-                                   /*replicated=*/world > question.layout.shard_degree);
-  Step step(machine, degree, blocks, micro_steps, shape.buffers,
-            machine.cpu_share(question.layout.nodes, question.ranks_per_node));
-  plan::StepPlan plan(std::move(shape));
-  while (const auto event = plan.next()) step.time(*event);
-  Replayed replayed;
-  replayed.seconds =
-      step.update(collectives.norm.at(kNormBytes), machine.update(question.model.parameters() / degree));
-  replayed.exposed = step.exposed();
-  replayed.volumes = step.volumes();
-  return replayed;
-}
-
-// The step as it is, or, where it has many micro-steps, as two shorter ones show it: after some micro-steps the following
-// ones are alike, or take turns with few others as buffers do, so that what more of them add to a step is added again for each
-// that is left out. Which turn the last one has is kept.
-Replayed replay_micro_steps(const MeasuredMachine& machine, const ReplayQuestion& question,
-                            const std::vector<Block>& blocks, const Collectives& collectives) {
-  constexpr int64_t kTurns = 12, kAhead = 2 * kTurns, kRepeated = 4 * kTurns;
-  const int64_t all = question.layout.accumulation;
-  const int64_t few_steps = kAhead + all % kTurns, whole_steps = few_steps + kRepeated;
-  if (all <= kAhead + kTurns + kRepeated) return replay_events(machine, question, all, blocks, collectives);
-  const Replayed few = replay_events(machine, question, few_steps, blocks, collectives);
-  Replayed whole = replay_events(machine, question, whole_steps, blocks, collectives);
-  const double times = static_cast<double>(all - whole_steps) / static_cast<double>(kRepeated);
-  const auto add = [&](double Replayed::*part) { whole.*part += times * (whole.*part - few.*part); };
-  const auto add_volume = [&](double Volumes::*part) {
-    whole.volumes.*part += times * (whole.volumes.*part - few.volumes.*part);
-  };
-  add(&Replayed::seconds);
-  add(&Replayed::exposed);
-  add_volume(&Volumes::gather);
-  add_volume(&Volumes::reduce);
-  add_volume(&Volumes::replica);
-  return whole;
-}
-
 }  // namespace
 
 Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQuestion& question) {
@@ -389,7 +340,7 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
   const ModelShape& model = question.model;
   const int64_t world = layout.nodes * question.ranks_per_node;
   ASSIGN_OR_RETURN(const auto collectives, collectives_of(machine, question));
-  const std::vector<Block> blocks = blocks_of(machine, question, collectives);
+  std::vector<Block> blocks = blocks_of(machine, question, collectives);
   StepForecast forecast;
   Phases& phases = forecast.phases;
   const auto micro = static_cast<double>(layout.accumulation);
@@ -402,12 +353,17 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
   }
   const double share = machine.cpu_share(layout.nodes, question.ranks_per_node);
   const double updated = machine.update(model.parameters() / static_cast<double>(layout.shard_degree));
-  const Replayed replayed = replay_micro_steps(machine, question, blocks, collectives);
-  forecast.seconds = replayed.seconds;
+  plan::StepShape shape =
+      shape_of(question, static_cast<int>(blocks.size()), /*replicated=*/world > layout.shard_degree);
+  Step step(machine, static_cast<double>(layout.shard_degree), std::move(blocks), layout.accumulation,
+            shape.buffers, share);
+  plan::StepPlan plan(std::move(shape));
+  while (const auto event = plan.next()) step.time(*event);
+  forecast.seconds = step.update(collectives.norm.at(kNormBytes), updated);
   phases.compute /= share;
   phases.optimizer = updated / share;
-  phases.exposed = replayed.exposed;
-  forecast.volumes = replayed.volumes;
+  phases.exposed = step.exposed();
+  forecast.volumes = step.volumes();
   const int64_t sequences =
       layout.global_batch > 0 ? layout.global_batch : layout.micro_batch * layout.accumulation * world;
   forecast.tokens = static_cast<double>(sequences * layout.sequence_length);

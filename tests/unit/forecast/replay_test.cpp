@@ -327,36 +327,6 @@ TEST_CASE("replay: the seconds, the exposed part and the bytes of eight jobs, to
 }
 
 TEST_CASE(
-    "replay: a micro-step more costs a step of many what it costs a step of a hundred, whichever buffers it "
-    "ends with") {
-  for (const int64_t degree : {1, 2}) {
-    for (const double slower : {1.0, 100.0}) {
-      Calibration calibration = known();
-      for (auto& one : calibration.collectives) one.seconds = exactly(one.seconds.median * slower);
-      ReplayQuestion question = job(2, degree);
-      question.model.layers = 3;
-      const auto step_of = [&](int64_t micro_steps) {
-        question.layout.accumulation = micro_steps;
-        return replay(calibration, question);
-      };
-      // Steps of up to 108 micro-steps are timed event by event, longer ones by what micro-steps add to shorter ones.
-      const StepForecast few = step_of(84), whole = step_of(108), many = step_of(24108), odd = step_of(24109);
-
-      CAPTURE(degree);
-      CAPTURE(slower);
-      CHECK_EQ(many.seconds,
-               doctest::Approx(whole.seconds + 1000.0 * (whole.seconds - few.seconds)).epsilon(1e-9));
-      CHECK_EQ(many.phases.exposed,
-               doctest::Approx(whole.phases.exposed + 1000.0 * (whole.phases.exposed - few.phases.exposed))
-                   .epsilon(1e-9));
-      CHECK_EQ(many.volumes.reduce, doctest::Approx(whole.volumes.reduce / 108.0 * 24108.0));
-      CHECK_EQ(many.volumes.replica, whole.volumes.replica);
-      CHECK_GT(odd.seconds, many.seconds);
-    }
-  }
-}
-
-TEST_CASE(
     "replay: an uneven batch has the tokens of its sequences, and a last micro-step of as many as some rank "
     "has left") {
   ReplayQuestion question = job(2, 2);
