@@ -9,6 +9,7 @@
 #include "launcher/foresight/written.h"
 #include "runtime/base/io.h"
 #include "tests/support/folder.h"
+#include "tests/support/job_of_7b.h"
 
 using namespace shardrun::launcher;
 
@@ -146,27 +147,9 @@ TEST_CASE(
 
 namespace {
 
-// Llama-2 7B on 16 nodes of p4de, with what is given in its [batch] and behind it.
-LoadedSpec job_of_7b(const std::string& batch) {
-  auto loaded = load_spec_text(R"(name = "seven"
-[resources]
-nodes = 16
-[cluster]
-scheduler = "local"
-instance = "p4de.24xlarge"
-[program]
-trainer = "llama"
-[model]
-preset = "llama-2-7b"
-[data]
-files = ["train.tokens"]
-sequence_length = 4096
-[sharding]
-strategy = "hybrid_shard"
-[batch]
-micro_batch = 1
-)" + batch,
-                               "job.toml", {});
+// The 7B on 16 nodes, with what is given in its [batch] and behind it.
+LoadedSpec job_on_16(const std::string& batch) {
+  auto loaded = load_spec_text(shardrun::tests::job_of_7b(16, "micro_batch = 1\n" + batch), "job.toml", {});
   if (!loaded) FAIL(loaded.error().to_string());
   return *loaded;
 }
@@ -183,7 +166,7 @@ ForecastReport forecast_on(const LoadedSpec& job, const std::string& nodes, cons
 }  // namespace
 
 TEST_CASE("forecast: a batch that is given as accumulation is that of the nodes that are asked about") {
-  const LoadedSpec job = job_of_7b("gradient_accumulation = 4\n");
+  const LoadedSpec job = job_on_16("gradient_accumulation = 4\n");
   const ForecastReport weak = forecast_on(job, "32,64", ""), strong = forecast_on(job, "32,64", "strong");
 
   REQUIRE_EQ(weak.lines.size(), 2);
@@ -196,7 +179,7 @@ TEST_CASE("forecast: a batch that is given as accumulation is that of the nodes 
 TEST_CASE(
     "forecast: a batch that grows with the nodes is not rounded, and where it is no whole number that is "
     "said") {
-  const ForecastReport report = forecast_on(job_of_7b("global_batch = 512\n"), "24,32,48", "weak");
+  const ForecastReport report = forecast_on(job_on_16("global_batch = 512\n"), "24,32,48", "weak");
 
   REQUIRE_EQ(report.lines.size(), 3);
   CHECK_EQ(report.lines[0].global_batch, 512);
@@ -208,7 +191,7 @@ TEST_CASE(
 }
 
 TEST_CASE("forecast: an uneven batch as written has the tokens of the sequences that it says") {
-  const LoadedSpec job = job_of_7b("global_batch = 160\nuneven = \"distribute\"\n");
+  const LoadedSpec job = job_on_16("global_batch = 160\nuneven = \"distribute\"\n");
   PlanOptions options;
   const auto report = forecast_job(options, job);
 
@@ -221,7 +204,7 @@ TEST_CASE("forecast: an uneven batch as written has the tokens of the sequences 
 TEST_CASE("forecast: the parts of a pipeline's step add up to it, with the wait for other stages") {
   PlanOptions options;
   options.software = "megatron,pipeline=4";
-  const auto report = forecast_job(options, job_of_7b("global_batch = 512\n"));
+  const auto report = forecast_job(options, job_on_16("global_batch = 512\n"));
   REQUIRE(report);
   REQUIRE(report->lines.front().best);
 
@@ -242,12 +225,12 @@ TEST_CASE("forecast: a price and a rate that are no numbers above 0 are refused"
   for (const char* price : {"inf", "nan", "0", "-1.5"}) {
     REQUIRE(shardrun::base::write_file_atomically(options.prices,
                                                   fmt::format("\"p4de.24xlarge\" = {}\n", price)));
-    CHECK_FALSE(forecast_job(options, job_of_7b("global_batch = 512\n")));
+    CHECK_FALSE(forecast_job(options, job_on_16("global_batch = 512\n")));
   }
   for (const char* rate : {"inf", "nan", "0", "-1"}) {
     PlanOptions learning;
     learning.measured = {fmt::format("tokens_per_second={}", rate)};
-    const auto report = forecast_job(learning, job_of_7b("global_batch = 512\n"));
+    const auto report = forecast_job(learning, job_on_16("global_batch = 512\n"));
     REQUIRE_FALSE(report);
     CHECK(report.error().to_string().find("not a number above 0") != std::string::npos);
   }

@@ -11,31 +11,14 @@
 #include "runtime/base/io.h"
 #include "runtime/record/run_record.h"
 #include "tests/support/folder.h"
+#include "tests/support/job_of_7b.h"
 
 using namespace shardrun;
 using namespace shardrun::launcher;
 
 namespace {
 
-constexpr const char* kJob = R"(name = "seven"
-[resources]
-nodes = 4
-[cluster]
-scheduler = "local"
-instance = "p4de.24xlarge"
-[program]
-trainer = "llama"
-[model]
-preset = "llama-2-7b"
-[data]
-files = ["train.tokens"]
-sequence_length = 4096
-[batch]
-global_batch = 64
-micro_batch = 2
-[sharding]
-strategy = "hybrid_shard"
-)";
+const std::string kJob = tests::job_of_7b(4, "global_batch = 64\nmicro_batch = 2");
 
 struct Prepared {
   spec::JobSpec spec;

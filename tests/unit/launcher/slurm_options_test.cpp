@@ -22,11 +22,14 @@ constexpr const char* kHelp =
     "      --nice[=value]          decrease scheduling priority by value\n"
     "      --contiguous            demand a contiguous range of nodes\n";
 
-spec::JobSpec job(const std::string& slurm) {
+spec::JobSpec job_with(const std::string& sections) {
   const auto spec =
-      spec::parse_job_spec("name = \"x\"\n[program]\ncommand = [\"env\"]\n[slurm]\n" + slurm, "job.toml");
+      spec::parse_job_spec("name = \"x\"\n[program]\ncommand = [\"env\"]\n" + sections, "job.toml");
   REQUIRE_MESSAGE(spec.has_value(), spec.error().to_string());
   return *spec;
+}
+spec::JobSpec job(const std::string& slurm) {
+  return job_with("[slurm]\n" + slurm);
 }
 
 std::string refusal(const std::string& slurm) {
@@ -79,10 +82,7 @@ TEST_CASE(
     "slurm options: sbatch does not see the variables that would overrule what the job says, and sees the "
     "site's others") {
   const auto hidden = [](const std::string& resources) {
-    const auto spec = spec::parse_job_spec(
-        "name = \"x\"\n[program]\ncommand = [\"env\"]\n[resources]\n" + resources, "job.toml");
-    REQUIRE_MESSAGE(spec.has_value(), spec.error().to_string());
-    return launcher::variables_against(*spec);
+    return launcher::variables_against(job_with("[resources]\n" + resources));
   };
   const auto names = [](const std::vector<std::string>& all, const char* name) {
     return std::find(all.begin(), all.end(), name) != all.end();
@@ -100,10 +100,8 @@ TEST_CASE(
 
 TEST_CASE("slurm options: GPUs that gres names by type are not asked for a second time by number") {
   const auto asks = [](const std::string& gres) {
-    const auto spec = spec::parse_job_spec(
-        "name = \"x\"\n[program]\ncommand = [\"env\"]\n[resources]\ngpus_per_node = 4\n" + gres, "job.toml");
-    REQUIRE_MESSAGE(spec.has_value(), spec.error().to_string());
-    const auto options = launcher::allocation_options(*spec);
+    const auto spec = job_with("[resources]\ngpus_per_node = 4\n" + gres);
+    const auto options = launcher::allocation_options(spec);
     return std::find(options.begin(), options.end(), "--gpus-per-node=4") != options.end();
   };
 
