@@ -25,7 +25,7 @@
 //   quantizing     (s + 2) an element, and s more where the present values decide the scale
 //
 // Thread rule: as Device, which outlives what it made. Limits: hidden sizes up to 24576 in norms; rows up to 2^31 - 1.
-// State: tested on an H100, and with every change on an emulated GPU (tests/emulation).
+// State: tested on an H100, and on an emulated GPU (tests/emulation).
 // Tests: tests/gpu.
 #pragma once
 
