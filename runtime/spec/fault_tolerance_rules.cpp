@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 namespace shardrun::spec {
+
 void read_fault_tolerance(const TomlValue& document, SpecReading& reading, const ResourcesSpec& resources,
                           FaultToleranceSpec& faults) {
   constexpr int64_t kDay = 24 * 3600, kLongestSignalLead = 65535;  // the latter of sbatch --signal

@@ -29,8 +29,8 @@ struct Fp8Memory {
   static constexpr int kLinears = 4, kTensors = 3;  // of a block; of a layer: input, weight, output gradient
   static_assert(kLinears * kTensors == kFp8TensorsOfBlock);
   static constexpr int64_t kScalingBytes = 8;  // of a tensor: its scale, and the largest value that was seen
-  static constexpr int64_t kInverseStride =
-      4;  // numbers between two inverses: cublasLt takes them at 16 bytes alone
+  // Numbers from one inverse to the next: cublasLt takes them at 16 bytes alone.
+  static constexpr int64_t kInverseStride = 4;
 
   std::byte* scalings = nullptr;
   float* inverses = nullptr;                       // of the three

@@ -145,14 +145,16 @@ void take_part(Member& member, uint64_t number, const Post& post) {
   waiting_changed.notify_all();
 }
 
+#ifndef WITHOUT_ABORT
 // Waits as the real library's cudaFree may: for all that runs on the GPU, here of the members of the same number.
-[[maybe_unused]] void wait_for_the_gpu(const Member& member) {
+void wait_for_the_gpu(const Member& member) {
   std::unique_lock lock(waiting_mutex);
   waiting_changed.wait_for(lock, std::chrono::seconds(4), [&] {
     return std::none_of(waiting.begin(), waiting.end(),
                         [&](const Member* other) { return other->rank == member.rank; });
   });
 }
+#endif
 
 }  // namespace
 
