@@ -29,6 +29,11 @@ constexpr std::string_view kReceive =
     "umask 077; mkdir -p -- \"$1/inbox\" && cd -- \"$1\" && cat >\"inbox/$2.$$\" && "
     "{ [ \"$(wc -c <\"inbox/$2.$$\")\" -eq \"$3\" ] || { rm -f -- \"inbox/$2.$$\"; exit 255; }; } && "
     "mv -- \"inbox/$2.$$\" \"inbox/$2\" || exit 255";
+// A command that ssh starts reads no profile on Debian and Ubuntu, and /etc/profile.d is where clusters put Slurm's programs and
+// shardrun into PATH. It is read where $1 or sbatch is not found; a function has its own $1, so that a profile changes no words.
+constexpr std::string_view kFindPrograms =
+    "profile() { . /etc/profile; }; { command -v -- \"$1\" && command -v sbatch; } >/dev/null 2>&1 || "
+    "[ ! -r /etc/profile ] || profile >/dev/null 2>&1 </dev/null; ";
 constexpr std::string_view kArrived = "shardrun: it arrived";  // a line of standard error there
 
 // The socket of the shared connection. A path of a UNIX socket has at most 107 bytes, of which ssh adds 40 for %C and 17 while it
@@ -55,7 +60,8 @@ std::vector<std::string> receive_command(const RemoteHost& remote, const std::st
                                          const std::vector<std::string>& words) {
   std::string script(kReceive);
   if (!words.empty())
-    script += "; echo '" + std::string(kArrived) + "' >&2; shift 3; umask \"$mask\"; exec \"$@\" </dev/null";
+    script += fmt::format("; echo '{}' >&2; shift 3; umask \"$mask\"; {}exec \"$@\" </dev/null", kArrived,
+                          kFindPrograms);
   std::vector<std::string> all = {
       "sh", "-c", "mask=$(umask); " + script, "sh", remote.directory, name, std::to_string(bytes)};
   all.insert(all.end(), words.begin(), words.end());
@@ -88,7 +94,9 @@ std::vector<std::string> ssh_command(const RemoteHost& remote, const std::vector
 }
 
 std::vector<std::string> in_directory(const RemoteHost& remote, const std::vector<std::string>& words) {
-  std::vector<std::string> all = {"sh", "-c", "cd -- \"$1\" && shift && exec \"$@\"", "sh", remote.directory};
+  std::vector<std::string> all = {"sh", "-c",
+                                  fmt::format("cd -- \"$1\" && shift || exit; {}exec \"$@\"", kFindPrograms),
+                                  "sh", remote.directory};
   all.insert(all.end(), words.begin(), words.end());
   return all;
 }

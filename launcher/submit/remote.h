@@ -17,7 +17,7 @@ struct RemoteHost {
   std::string host;  // as ssh takes it: "user@login", or a name of ssh's configuration
   std::string directory =
       "shardrun";  // where jobs are submitted and runs/ lies there; relative to the home folder
-  std::string program = "shardrun";  // found on the PATH there, or a path
+  std::string program = "shardrun";  // found on the PATH there or on that of a login, or a path
 };
 
 // kInvalid when ssh would take the host for an option, or it has blanks or control characters.
