@@ -79,6 +79,14 @@ Result<void> save(const std::string& path, const std::string& text) {
   return base::write_file_atomically(path, text);
 }
 
+// Refuses a number alone, which is seconds in a spec and minutes to sbatch.
+std::string not_a_number_alone(const std::string& limit) {
+  const std::optional<int64_t> seconds = spec::parse_duration_seconds(limit);
+  if (!seconds || limit.find_first_not_of("0123456789") != std::string::npos) return "";
+  return fmt::format("{0} could be minutes, as for sbatch, or seconds: write {0}:00 or {1}:{2:02}", limit,
+                     *seconds / 60, *seconds % 60);
+}
+
 }  // namespace
 
 void add_job(CLI::App& verb, JobOptions& job) {
@@ -91,7 +99,8 @@ void add_job(CLI::App& verb, JobOptions& job) {
       ->check(in_range(int64_t{1}, int64_t{4096}));
   verb.add_option("--gpus-per-node", job.gpus_per_node, "GPUs of each node")
       ->check(in_range(int64_t{0}, int64_t{1024}));
-  verb.add_option("-t,--time", job.time_limit, "Time limit, e.g. 01:00:00");
+  verb.add_option("-t,--time", job.time_limit, "Time limit, e.g. 01:00:00 or, of two minutes, 02:00")
+      ->check(not_a_number_alone);
   verb.add_option("-p,--partition", job.partition, "Slurm's partition");
   verb.add_option("-A,--account", job.account, "Slurm's account");
   verb.add_option("--name", job.name, "The job's name; without a spec, else the script's");
