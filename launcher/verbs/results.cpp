@@ -119,7 +119,7 @@ void add_results(CLI::App& app, CommandLine& line) {
   verb->footer("Example:\n  shardrun results tiny-llama --json");
   add_host(*verb, line);
   verb->add_flag("--fetch", options.fetch,
-                 "With --host: bring the run directory here, without checkpoints and code");
+                 "With --host: bring the run directory here, without checkpoints, code and profile");
   verb->callback([&] {
     if (options.fetch && line.remote.host.empty()) {
       line.exit_code =
