@@ -58,6 +58,8 @@ class BertLoader {
   // Works as Loader::read_validation, with the same masks every time; a slot beyond `count` is padding without
   // loss.
   Result<void> read_validation(int64_t first_slot, int64_t count, const BertRows& rows) const;
+  // Every example has a target.
+  bool validation_has_targets(int64_t count) const { return count > 0; }
 
  private:
   // The spans of the corpus from which an example is made.

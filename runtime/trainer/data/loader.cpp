@@ -109,6 +109,14 @@ Result<int64_t> Loader::training_targets(int64_t position, int64_t count) const 
   return total;
 }
 
+Result<bool> Loader::validation_has_targets(int64_t count) const {
+  for (int64_t slot = 0; slot < count; ++slot) {
+    ASSIGN_OR_RETURN(const auto targets, count_targets(slot * sequences_ / count));
+    if (targets > 0) return true;
+  }
+  return false;
+}
+
 Result<void> Loader::read_training(int64_t position, const plan::BatchPlan& plan, int64_t micro_step,
                                    int64_t data_parallel_rank, const Rows& rows) const {
   SHARDRUN_CHECK(rows.tokens.size() == static_cast<size_t>(plan.micro_batch * sequence_length_));

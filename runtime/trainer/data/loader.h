@@ -67,6 +67,8 @@ class Loader {
   // Validation reads `count` = min(wanted, sequences()) sequences, spread evenly over the corpus, the same ones
   // every time. Slot i < count reads sequence i·sequences()/count; further slots get targets of -1 (no loss).
   Result<void> read_validation(int64_t first_slot, int64_t count, const Rows& rows) const;
+  // Returns whether any target of these `count` sequences carries loss; reads up to the first that does. kCorrupt as above.
+  Result<bool> validation_has_targets(int64_t count) const;
 
  private:
   Loader(Corpus corpus, int sequence_length, uint64_t seed, int64_t sequences)

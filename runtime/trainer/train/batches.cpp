@@ -48,6 +48,9 @@ class LoaderBatches : public Batches {
     return loaders_.validation ? &loaders_.validation->corpus() : nullptr;
   }
   int64_t held_out_sequences(size_t set) const override { return loaders_.held_out(set).sequences(); }
+  Result<bool> held_out_has_targets(size_t set, int64_t count) const override {
+    return loaders_.held_out(set).validation_has_targets(count);
+  }
   Result<int64_t> training_targets(int64_t position, int64_t count) const override {
     return loaders_.training.training_targets(position, count);
   }

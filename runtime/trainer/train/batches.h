@@ -41,6 +41,8 @@ class Batches {
   virtual const data::Corpus* validation_corpus() const = 0;  // null without validation files
   // Of held-out data: set 0 is validation, which there must be; set 1 + i is evaluation i.
   virtual int64_t held_out_sequences(size_t set) const = 0;
+  // Whether any target of `count` sequences of it, as they are spread over it, carries loss.
+  virtual Result<bool> held_out_has_targets(size_t set, int64_t count) const = 0;
 
   // Targets that carry loss in `count` sequences from training position `position` on.
   virtual Result<int64_t> training_targets(int64_t position, int64_t count) const = 0;

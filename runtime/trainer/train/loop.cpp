@@ -101,16 +101,16 @@ Result<void> save_and_wait(Session& session, const checkpoint::Store& store, boo
   return {};
 }
 
-// A step whose loss is a spike or no number has changed nothing: what was there before it is kept for whoever looks into it, or goes on
-// from there with other settings.
+// A step whose loss is a spike or no number has changed nothing, nor has data that cannot be validated with: what was there before it
+// is kept for whoever looks into it, or goes on from there with other settings.
 base::Error save_before_end(Session& session, const checkpoint::Store& store, base::Error error,
                             LoopOutcome& outcome, LoopObserver& observer) {
-  if (session.steps_done() == 0) return error;
+  if (session.steps_done() == 0 || !session.has_good_state()) return error;
   const auto saved = save_and_wait(session, store, /*saves=*/true, outcome, observer);
   const std::string words =
       saved ? fmt::format("the state before it is in {}", outcome.checkpoint)
             : fmt::format("the state before it could not be saved: {}", saved.error().to_string());
-  return base::Error(error.code(), error.message() + "; " + words);
+  return base::Error(error.code(), error.to_string() + "; " + words);
 }
 
 }  // namespace
@@ -122,9 +122,7 @@ Result<LoopOutcome> run_loop(Session& session, const checkpoint::Store& store, c
   while (session.steps_done() < options.steps && !ends_early(session, options)) {
     const auto started = Clock::now();
     auto stepped = session.step(stop_requested());
-    if (!stepped && session.has_good_state())
-      return save_before_end(session, store, std::move(stepped).error(), outcome, observer);
-    RETURN_IF_ERROR(stepped);
+    if (!stepped) return save_before_end(session, store, std::move(stepped).error(), outcome, observer);
     const StepReport& report = *stepped;
     outcome.step_seconds.push_back(std::chrono::duration<double>(Clock::now() - started).count());
     if (!outcome.first_loss) outcome.first_loss = report.loss;
@@ -135,8 +133,9 @@ Result<LoopOutcome> run_loop(Session& session, const checkpoint::Store& store, c
     outcome.stopped = report.stop_requested && !all_done;
     bool keeps = false;
     if (all_done || (!outcome.stopped && is_due(report.step, options.validate_every_steps))) {
-      ASSIGN_OR_RETURN(const bool is_best, validate(session, options, outcome, observer));
-      keeps = is_best && options.keep_best;
+      const auto is_best = validate(session, options, outcome, observer);
+      if (!is_best) return save_before_end(session, store, is_best.error(), outcome, observer);
+      keeps = *is_best && options.keep_best;
     }
     if (all_done || outcome.stopped || ends_early(session, options)) {
       const bool saves = outcome.stopped || options.checkpoint_at_end || keeps;

@@ -56,6 +56,23 @@ plan::BatchPlan batch_plan(const SessionOptions& options, int data_parallel) {
   return plan;
 }
 
+// Nobody should train for hours to be told at the end that there is nothing to evaluate.
+Result<void> check_held_out(const SessionOptions& options, const Batches& batches) {
+  for (size_t set = batches.validation_corpus() == nullptr ? 1 : 0; set <= options.evaluations.size();
+       ++set) {
+    const int64_t count = std::min(options.validation_sequences, batches.held_out_sequences(set));
+    ASSIGN_OR_RETURN(const bool has_targets, batches.held_out_has_targets(set, count));
+    if (has_targets) continue;
+    return Error(
+        Code::kInvalid,
+        fmt::format("{}: none of the {} evaluated sequences has a token that is learned: prompts fill them; "
+                    "raise [data] validation_sequences or sequence_length, or give other files",
+                    set == 0 ? "[data] validation" : "[evaluation] " + options.evaluations[set - 1].name,
+                    count));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, const Groups& groups,
@@ -69,6 +86,7 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
                                                  options.micro_batch,
                                                  options.seed,
                                                  {groups.context_rank(), groups.context_parallel()}}));
+  RETURN_IF_ERROR(check_held_out(options, *batches));
   SHARDRUN_CHECK(options.context_parallel == groups.context_parallel());
   RETURN_IF_ERROR(check_experts(options, groups));
   auto model = create_model(options.model, model_options(options, groups, backend));
@@ -368,11 +386,27 @@ Result<std::vector<double>> Session::evaluate() {
   return losses;
 }
 
+// A rank that cannot read its sequences between those of the others is past saving what was trained: this one is not yet.
+Result<void> Session::check_readable(size_t set, int64_t count) {
+  const int64_t slots_per_round = batch_.micro_batch * batch_.data_parallel;
+  Result<void> read;
+  for (int64_t slot = groups_.reader() * batch_.micro_batch; read && slot < count; slot += slots_per_round) {
+    if (auto batch = batches_->read_held_out(set, slot, count); !batch) read = std::move(batch).error();
+  }
+  double failures = read ? 0.0 : 1.0;
+  RETURN_IF_ERROR(all_reduce({&failures, 1}));
+  if (failures == 0.0) return {};
+  has_good_state_ = true;
+  if (!read) return std::move(read).error().context("validating");
+  return Error(Code::kPeerLost, "another rank could not read its sequences for the validation");
+}
+
 Result<double> Session::held_out_loss(size_t set) {
   const int64_t count = std::min(options_.validation_sequences, batches_->held_out_sequences(set));
   const int64_t slots_per_round = batch_.micro_batch * batch_.data_parallel;
   std::array<double, 4> sums{0.0, 0.0, 0.0, 0.0};
   const int64_t rounds = (count + slots_per_round - 1) / slots_per_round;
+  RETURN_IF_ERROR(check_readable(set, count));
   engine_.begin(step_plan(rounds, /*backward=*/false));
   RETURN_IF_ERROR(links_.begin(rounds, /*backward=*/false));
   plan::Turns turns(options_.stage, rounds, /*backward=*/false);
@@ -390,13 +424,7 @@ Result<double> Session::held_out_loss(size_t set) {
   RETURN_IF_ERROR(links_.finish());
   RETURN_IF_ERROR(engine_.finish());
   RETURN_IF_ERROR(all_reduce(sums));
-  if (sums[1] == 0.0)
-    return Error(
-        Code::kInvalid,
-        fmt::format(
-            "none of the {} evaluated sequences has a token that is learned: prompts fill them; raise [data] "
-            "validation_sequences or sequence_length, or give other files",
-            count));
+  SHARDRUN_CHECK(sums[1] > 0.0);  // check_held_out() has seen to it
   const double next_sentence = sums[3] > 0.0 ? sums[2] / sums[3] : 0.0;
   return sums[0] / sums[1] + next_sentence;
 }

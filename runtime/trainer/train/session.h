@@ -5,7 +5,8 @@
 // Errors: kPeerLost and kTimeout from the communicators, after which, as after any error inside a step or a validation,
 // only destruction is allowed, and the communicators must be destroyed first (runtime/trainer/shard/engine.h says why).
 // kInvalid for input only the rank can check, kRefused when the loss is a spike or no number any more: the one error of a step
-// after which the state is that before the step, and may be saved. kCorrupt on a rank whose weights differ from its replicas'.
+// after which the state is that before the step, and may be saved, as after data of a validation that cannot be read (kCorrupt there).
+// kCorrupt on a rank whose weights differ from its replicas'.
 // Determinism: same world size, same spec, same bits: losses, gradients and weights. Another world size sums in another
 // order and agrees to rounding.
 // Thread rule: thread-compatible.
@@ -134,7 +135,7 @@ class Session {
   Result<std::optional<std::string>> resume(const checkpoint::Store& store,
                                             std::vector<std::string>& notices);
 
-  // Says, after step() has refused a loss, whether the weights before that step are worth saving; the same
+  // Says, after step() has refused a loss, or a validation its data, whether the weights before that are worth saving; the same
   // on all ranks.
   bool has_good_state() const { return has_good_state_; }
   int64_t steps_done() const { return steps_done_; }
@@ -155,6 +156,7 @@ class Session {
   plan::StepPlan step_plan(int64_t micro_steps, bool backward) const;
   // Returns the mean loss over sequences of held-out data (Batches::held_out_sequences).
   Result<double> held_out_loss(size_t set);
+  Result<void> check_readable(size_t set, int64_t count);
   // Returns how many targets of this rank's part of the sequences carry loss in the step that starts at `position`.
   Result<int64_t> own_targets(int64_t position) const;
   // Returns how many targets carry loss in the step that starts at `position`, by which its mean loss is divided: at least 1, so

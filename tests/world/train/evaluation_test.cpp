@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "tests/support/prose.h"
+#include "tests/support/token_files.h"
 #include "tests/world/train/training.h"
 
 using namespace shardrun;
@@ -23,6 +25,23 @@ train::SessionOptions learning_by_heart(const Folder& folder) {
   options.training_files = {folder.file("two.txt", text)};
   options.schedule = {optim::Schedule::kConstant, 2e-2, 2e-2, 1, kSteps};
   return options;
+}
+
+// Returns a token file of prose, 2048 tokens and a block of 4096 bytes for each of the ten sequences that are validated with. Where
+// `learned` is false, none of its tokens is.
+std::string ten_blocks(const Folder& folder, const std::string& name, bool learned) {
+  const std::string text = tests::prose(2000, 3);
+  REQUIRE(text.size() > 10 * 2048);
+  std::vector<int32_t> document;
+  for (size_t at = 0; at < 10 * 2048 + 1; ++at)
+    document.push_back(learned ? text[at] : ~static_cast<int32_t>(text[at]));
+  return tests::token_file(folder, name, data::byte_tokenizer_facts(), {document});
+}
+
+void damage(const std::string& path, int64_t byte) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(byte);
+  REQUIRE(file.put('\x7f'));
 }
 
 // Returns the step at which `patience` evaluations in a row were no better than the best before them, straight from a curve.
@@ -113,4 +132,50 @@ TEST_CASE("training: a run ends when its validation loss rises, and keeps the ch
     CHECK(static_cast<int64_t>(begun[0].losses.size() + resumed[0].losses.size()) == end);
     CHECK(checkpoint::Store(run.checkpoint_directory, 1).best() == best);
   }
+}
+
+TEST_CASE("training: a set from which nothing could be learned is refused before the first step") {
+  const Folder folder;
+  auto options = tiny_options(folder, 2);
+  options.training_files = {ten_blocks(folder, "train.tokens", true)};
+  options.validation_files = {ten_blocks(folder, "prompts.tokens", false)};
+  for (const RankRun& rank : run_world(2, options, {.loop = {.steps = 4}})) {
+    CHECK(rank.losses.empty());
+    CHECK(rank.error_code == base::Code::kInvalid);
+    CHECK(rank.error ==
+          "[data] validation: none of the 10 evaluated sequences has a token that is learned: prompts fill "
+          "them; raise [data] validation_sequences or sequence_length, or give other files");
+  }
+  options.evaluations = {{"prompts", options.validation_files}};
+  options.validation_files = {};
+  for (const RankRun& rank : run_world(2, options, {.loop = {.steps = 4}})) {
+    CHECK(rank.losses.empty());
+    CHECK(rank.error.starts_with("[evaluation] prompts: none of the 10 "));
+  }
+}
+
+TEST_CASE("training: what was trained is saved when the validation behind it finds its file damaged") {
+  const Folder folder;
+  auto options = tiny_options(folder, 2);
+  const std::string whole = ten_blocks(folder, "whole.tokens", true),
+                    damaged = ten_blocks(folder, "damaged.tokens", true);
+  damage(damaged, 88 + 3 * 4096 + 10);  // in the fourth sequence, which the second rank reads
+  options.training_files = {whole};
+  options.validation_files = {damaged};
+  RunOptions run{.loop = {.steps = 4}, .checkpoint_directory = folder.path() + "/checkpoints"};
+  const auto ranks = run_world(2, options, run);
+  for (const RankRun& rank : ranks) {
+    CHECK(rank.losses.size() == 4);
+    CHECK(rank.saved_steps == std::vector<int64_t>{4});
+    CHECK(rank.error.ends_with("; the state before it is in " + run.checkpoint_directory + "/step_00000004"));
+  }
+  CHECK(ranks[1].error_code == base::Code::kCorrupt);
+  CHECK(ranks[1].error.starts_with("validating: [data] validation: " + damaged));
+  CHECK(ranks[0].error_code == base::Code::kPeerLost);
+
+  options.validation_files = {whole};
+  const auto resumed = run_world(2, options, run);
+  require_success(resumed);
+  CHECK(resumed[0].losses.empty());
+  CHECK(resumed[0].validation_loss);
 }
