@@ -9,11 +9,13 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/base/counter_random.h"
 #include "runtime/base/io.h"
@@ -150,6 +152,7 @@ Result<Split> make_split(const Options& options, int64_t documents) {
 struct Output {
   std::string path;
   data::TokenFileWriter writer;
+  int64_t learned_tokens = 0;
 };
 
 Result<Output> open_output(const std::string& path, const data::TokenizerFacts& tokenizer) {
@@ -173,7 +176,37 @@ struct Job {
   std::vector<int32_t> ids = {};
 };
 
+int64_t count_learned(const std::vector<int32_t>& ids) {
+  return std::count_if(ids.begin(), ids.end(), [](int32_t id) { return id >= 0; });
+}
+
+// What the conversations of a file have been so far.
+struct Talks {
+  int64_t count = 0, learned_tokens = 0;
+  std::set<std::string> roles = {};
+
+  void note(const std::vector<data::Message>& messages, int64_t learned) {
+    constexpr size_t kMostRoles = 8;
+    if (messages.empty()) return;
+    ++count;
+    learned_tokens += learned;
+    for (const data::Message& message : messages)
+      if (roles.size() < kMostRoles) roles.insert(message.role);
+  }
+  // A loss of 0 would pass for a success.
+  Result<void> check(const std::string& path) const {
+    if (count == 0 || learned_tokens > 0) return {};
+    return Error(
+        Code::kInvalid,
+        fmt::format(
+            "{}: no token of its {} conversation{} is learned: what the role \"assistant\" (or "
+            "\"gpt\" in \"from\") says is, and the roles here are \"{}\"; rename the one that answers",
+            path, count, count == 1 ? "" : "s", fmt::join(roles, "\", \"")));
+  }
+};
+
 Result<void> tokenize_file(Job& job, data::DocumentReader& reader, Progress& progress, StopRequests& stop) {
+  Talks talks;
   while (true) {
     ASSIGN_OR_RETURN(const auto document, reader.next());
     if (!document.has_value()) break;
@@ -183,23 +216,27 @@ Result<void> tokenize_file(Job& job, data::DocumentReader& reader, Progress& pro
     Output& output = job.split.holds_out(job.documents++) ? *job.validation : job.train;
     if (job.ids.empty()) ++job.empty_documents;
     RETURN_IF_ERROR(output.writer.append(job.ids));
+    const int64_t learned = count_learned(job.ids);
+    output.learned_tokens += learned;
+    talks.note(document->messages, learned);
     progress.update(job.bytes + reader.bytes_read());
     if (stop.came()) return Error(Code::kCancelled, "stopped on request; nothing was written");
   }
   job.bytes += reader.bytes();
-  return {};
+  return talks.check(reader.path());
 }
 
 // What --json prints.
 struct WrittenFile {
   std::string path;
-  int64_t documents = 0, tokens = 0;
+  int64_t documents = 0, tokens = 0, learned_tokens = 0;
 };
 
 void fields(auto& visit, const WrittenFile& file) {
   visit("path", file.path);
   visit("documents", file.documents);
   visit("tokens", file.tokens);
+  visit("learned_tokens", file.learned_tokens);
 }
 
 struct Summary {
@@ -220,14 +257,17 @@ void print_summary(const Job& job) {
   Summary summary{{}, facts.kind, facts.vocabulary, job.empty_documents};
   for (const Output* output : {&job.train, job.validation ? &*job.validation : nullptr}) {
     if (output == nullptr) continue;
-    summary.files.push_back({output->path, output->writer.documents(), output->writer.tokens()});
+    summary.files.push_back(
+        {output->path, output->writer.documents(), output->writer.tokens(), output->learned_tokens});
   }
   if (job.options.json) {
     fmt::print("{}", base::json_of(summary, {.sorted = false}));
     return;
   }
   for (const WrittenFile& file : summary.files)
-    fmt::print("{}: {} documents, {} tokens\n", file.path, file.documents, file.tokens);
+    fmt::print(
+        "{}: {} documents, {} tokens{}\n", file.path, file.documents, file.tokens,
+        file.learned_tokens == file.tokens ? "" : fmt::format(", {} of them learned", file.learned_tokens));
   fmt::print("tokenizer {}, vocabulary {}: put [model] vocab = {} or more into the job\n", facts.kind,
              facts.vocabulary, facts.vocabulary);
   if (job.empty_documents > 0) fmt::print("{} documents were empty and are left out\n", job.empty_documents);

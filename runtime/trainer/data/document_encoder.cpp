@@ -173,7 +173,10 @@ Result<void> encode_document(const Tokenizer& tokenizer, const Document& documen
       ids.push_back(plain ? facts.special.begin : ~facts.special.begin);
     for (const Token& token : tokens)
       ids.push_back(plain || is_learned(passage, token) ? token.id : ~token.id);
-    if (encoding.special_tokens && passage.ends && facts.special.end >= 0) ids.push_back(facts.special.end);
+    const bool ends_learned =
+        plain || (!passage.learned.empty() && passage.learned.back().end == passage.text.size());
+    if (encoding.special_tokens && passage.ends && facts.special.end >= 0)
+      ids.push_back(ends_learned ? facts.special.end : ~facts.special.end);
   }
   return {};
 }

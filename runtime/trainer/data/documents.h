@@ -47,6 +47,7 @@ class DocumentReader {
   // Returns how many times next() will return a document, as long as nothing is wrong.
   int64_t count() const;
 
+  const std::string& path() const { return path_; }
   // Returns where the document stands that next() returned last: "file:line".
   std::string place() const;
   int64_t bytes_read() const { return static_cast<int64_t>(at_); }

@@ -117,6 +117,16 @@ Result<bool> Loader::validation_has_targets(int64_t count) const {
   return false;
 }
 
+Result<bool> Loader::has_targets() const {
+  constexpr int64_t kMostTokens = int64_t{16} << 20;
+  const int64_t looked_at = std::min(sequences_, std::max<int64_t>(1, kMostTokens / sequence_length_));
+  for (int64_t sequence = 0; sequence < looked_at; ++sequence) {
+    ASSIGN_OR_RETURN(const auto targets, count_targets(sequence));
+    if (targets > 0) return true;
+  }
+  return looked_at < sequences_;
+}
+
 Result<void> Loader::read_training(int64_t position, const plan::BatchPlan& plan, int64_t micro_step,
                                    int64_t data_parallel_rank, const Rows& rows) const {
   SHARDRUN_CHECK(rows.tokens.size() == static_cast<size_t>(plan.micro_batch * sequence_length_));

@@ -59,6 +59,10 @@ class Loader {
   // has tokens without loss. kCorrupt as below.
   Result<int64_t> training_targets(int64_t position, int64_t count) const;
 
+  // Returns whether any target of the corpus carries loss, as far as its first 16 Mi tokens tell: true where there are more, and none
+  // of those does. Reads up to the first that does. kCorrupt as below.
+  Result<bool> has_targets() const;
+
   // Reads the rows of one micro-step of one rank in the step that starts at `position`. kCorrupt names a damaged
   // token file.
   Result<void> read_training(int64_t position, const plan::BatchPlan& plan, int64_t micro_step,

@@ -150,6 +150,15 @@ template <typename Loader>
 Result<Loaders<Loader>> open_loaders(const Network& network, const BatchOptions& options) {
   ASSIGN_OR_RETURN(auto training,
                    open_loader<Loader>(network, options, options.training_files, "[data] files"));
+  if constexpr (std::is_same_v<Loader, data::Loader>) {
+    ASSIGN_OR_RETURN(const bool has_targets, training.has_targets());
+    if (!has_targets)
+      return Error(
+          Code::kInvalid,
+          fmt::format("[data] files: none of their {} tokens is learned: they are prompts alone; make "
+                      "token files of conversations in which the assistant answers",
+                      training.corpus().tokens()));
+  }
   Loaders<Loader> loaders{std::move(training)};
   const auto open_held_out = [&](const std::vector<std::string>& files,
                                  const std::string& key) -> Result<Loader> {

@@ -296,6 +296,7 @@ Result<void> Session::rehearse() {
 
 Result<StepReport> Session::step(bool stop_requested) {
   ASSIGN_OR_RETURN(const auto targets, targets_at(data_position_));
+  const bool has_targets = targets_.count > 0.0;
   const auto sequences = static_cast<double>(batch_.global_batch);
   Sums& step_sums = *reinterpret_cast<Sums*>(sums_.data());
   backend_.zero(&step_sums, sizeof step_sums);
@@ -322,6 +323,7 @@ Result<StepReport> Session::step(bool stop_requested) {
   report.gradient_norm = std::sqrt(sums[0]);
   report.learning_rate = optim::learning_rate(options_.schedule, steps_done_);
   report.stop_requested = sums[3] > 0.0;
+  report.has_targets = has_targets;
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
     return not_finite(report, own.loss + own.next_sentence_loss);
   }

@@ -68,6 +68,7 @@ struct StepReport {
   double learning_rate = 0.0;
   double gradient_norm = 0.0;   // before clipping
   bool stop_requested = false;  // by any rank
+  bool has_targets = true;      // false: every token is a prompt's, and the loss 0
 };
 
 // A checkpoint that is complete, or never will be.

@@ -151,6 +151,11 @@ class Reporter : public Witness {
     total_seconds_ += seconds;
     ++window_steps_;
     ++total_steps_;
+    if (!report.has_targets && !std::exchange(said_no_targets_, true))
+      print(fmt::format(
+          "step {}/{}  warning: none of its tokens is learned, for prompts fill its sequences: a loss "
+          "of 0 says nothing; raise [data] sequence_length, or give other files",
+          report.step, steps_));
     const bool due = every_steps_ > 0 && report.step % every_steps_ == 0;
     if (!due && report.step != steps_ && total_steps_ != 1) return;
     const double mean_seconds = total_seconds_ / static_cast<double>(total_steps_);
@@ -199,6 +204,7 @@ class Reporter : public Witness {
   double unigram_entropy_ = 0.0;
   double window_seconds_ = 0.0, total_seconds_ = 0.0;
   int64_t window_steps_ = 0, total_steps_ = 0;
+  bool said_no_targets_ = false;
 };
 
 record::TrainingMetrics summarize(const Session& session, const LoopOutcome& outcome,

@@ -245,6 +245,7 @@ TEST_CASE("chat templates zephyr and none: roles between bars, and words as they
         "<|user|>\na </s>\n<|assistant|>\nb</s>\n");
   CHECK(learned({"", talk}, ChatTemplate::kZephyr) == std::string(30, '.') + "b</s>.");
   CHECK(learned({"", talk}, ChatTemplate::kNone) == "..b$");
+  CHECK(learned({"", {{"assistant", "b"}, {"user", "c"}}}, ChatTemplate::kNone) == "b..");
 }
 
 TEST_CASE(

@@ -354,6 +354,8 @@ TEST_CASE("loader: plain text reports one document, and prompts alone have no ta
   REQUIRE(prompts);
 
   CHECK(*prompts->training_targets(0, 1) == 0);
+  CHECK(!*prompts->has_targets());
+  CHECK(*text.has_targets());
 }
 
 TEST_CASE("corpus: documents of several token files count on, and their tokens know them") {

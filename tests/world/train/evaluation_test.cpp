@@ -146,11 +146,34 @@ TEST_CASE("training: a set from which nothing could be learned is refused before
           "[data] validation: none of the 10 evaluated sequences has a token that is learned: prompts fill "
           "them; raise [data] validation_sequences or sequence_length, or give other files");
   }
-  options.evaluations = {{"prompts", options.validation_files}};
+  const std::string prompts = options.validation_files.front();
+  options.evaluations = {{"prompts", {prompts}}};
   options.validation_files = {};
   for (const RankRun& rank : run_world(2, options, {.loop = {.steps = 4}})) {
     CHECK(rank.losses.empty());
     CHECK(rank.error.starts_with("[evaluation] prompts: none of the 10 "));
+  }
+  options.evaluations = {};
+  options.training_files = {prompts};
+  for (const RankRun& rank : run_world(2, options, {.loop = {.steps = 4}})) {
+    CHECK(rank.losses.empty());
+    CHECK(rank.error_code == base::Code::kInvalid);
+    CHECK(rank.error.starts_with(
+        "[data] files: none of their 20481 tokens is learned: they are prompts alone; "));
+  }
+}
+
+TEST_CASE("training: every rank says of a step of nothing but prompts that none of its tokens is learned") {
+  const Folder folder;
+  auto options = tiny_options(folder, 2);
+  std::vector<int32_t> document(36 * 16 + 1, ~int32_t{65});  // an epoch of three steps
+  document.back() = 66;
+  options.training_files = {tests::token_file(folder, "t", data::byte_tokenizer_facts(), {document})};
+  const auto ranks = run_world(2, options, {.loop = {.steps = 3}});
+  require_success(ranks);
+  for (const RankRun& rank : ranks) {
+    CHECK(rank.steps_without_targets.size() == 2);
+    for (const int64_t step : rank.steps_without_targets) CHECK(rank.losses[step - 1] == 0.0);
   }
 }
 

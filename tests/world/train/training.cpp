@@ -22,7 +22,10 @@ namespace {
 class Recorder : public train::LoopObserver {
  public:
   explicit Recorder(RankRun& run) : run_(run) {}
-  void on_step(const train::StepReport& report, double) override { run_.losses.push_back(report.loss); }
+  void on_step(const train::StepReport& report, double) override {
+    run_.losses.push_back(report.loss);
+    if (!report.has_targets) run_.steps_without_targets.push_back(report.step);
+  }
   void on_validation(int64_t, double loss) override { run_.validation_losses.push_back(loss); }
   void on_checkpoint(int64_t step, const std::string&, double) override { run_.saved_steps.push_back(step); }
   void on_lost_checkpoint(int64_t step, const base::Error& error) override {

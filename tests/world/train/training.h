@@ -29,6 +29,7 @@ inline model::LlamaConfig& config_of(train::SessionOptions& options) {
 // What one rank brings back from a run.
 struct RankRun {
   std::vector<double> losses;  // losses of the steps
+  std::vector<int64_t> steps_without_targets;
   std::optional<double> validation_loss;
   std::vector<double> evaluation_losses;
   std::vector<double> validation_losses;  // of every validation
