@@ -12,17 +12,23 @@ namespace {
 using base::Code;
 using base::Error;
 
+constexpr const char* kWithoutMarks = "leave out --marks-in-text";
+
 bool is_learned(const Passage& passage, const Token& token) {
   return std::any_of(passage.learned.begin(), passage.learned.end(), [&](const Passage::Range& range) {
     return range.begin < token.end && token.end <= range.end;
   });
 }
 
+// Returns the names of control tokens, of which there must be some. `mend` is what else helps.
+Result<std::vector<std::string>> names_of(const Tokenizer& tokenizer, const char* mend) {
+  auto names = tokenizer.control_names();
+  if (!names.empty()) return names;
+  return Error(Code::kInvalid, fmt::format("this tokenizer has no special tokens by name; {}", mend));
+}
+
 // Returns where names of control tokens stand in a text.
-Result<std::vector<Passage::Range>> marks_in(const Tokenizer& tokenizer, std::string_view text) {
-  const std::vector<std::string> names = tokenizer.control_names();
-  if (names.empty())
-    return Error(Code::kInvalid, "this tokenizer has no special tokens by name; leave out --marks-in-text");
+std::vector<Passage::Range> marks_in(const std::vector<std::string>& names, std::string_view text) {
   std::array<std::vector<std::string_view>, 256> by_first;
   for (const std::string& name : names)
     if (!name.empty()) by_first[static_cast<unsigned char>(name.front())].push_back(name);
@@ -38,13 +44,13 @@ Result<std::vector<Passage::Range>> marks_in(const Tokenizer& tokenizer, std::st
 }
 
 // Returns what a checkpoint's own template wrote as a passage. What ends an answer is its last mark, where there is one.
-Passage passage_of(const Tokenizer& tokenizer, const OwnTemplate::Rendered& rendered) {
+Result<Passage> passage_of(const Tokenizer& tokenizer, const OwnTemplate::Rendered& rendered) {
+  ASSIGN_OR_RETURN(const auto names, names_of(tokenizer, "choose another --template than own"));
   Passage passage{rendered.text, {}, {}, false, false};
   for (const Passage::Range& own : rendered.own) {
     const auto marks =
-        marks_in(tokenizer, std::string_view(rendered.text).substr(own.begin, own.end - own.begin));
-    if (!marks) continue;  // a tokenizer without any
-    for (const Passage::Range& mark : *marks)
+        marks_in(names, std::string_view(rendered.text).substr(own.begin, own.end - own.begin));
+    for (const Passage::Range& mark : marks)
       passage.marks.push_back({own.begin + mark.begin, own.begin + mark.end});
   }
   for (Passage::Range answer : rendered.answers) {
@@ -96,14 +102,18 @@ Result<Question> encode_question(const Tokenizer& tokenizer, Document document, 
   if (special.end >= 0) question.ends.push_back(special.end);
   std::vector<Passage> passages{{document.text, {}, {}, true, false}};
   if (document.messages.empty() && encoding.marks_in_text) {
-    ASSIGN_OR_RETURN(passages.front().marks, marks_in(tokenizer, document.text));
+    ASSIGN_OR_RETURN(const auto names, names_of(tokenizer, kWithoutMarks));
+    passages.front().marks = marks_in(names, document.text);
   }
   if (!document.messages.empty() && encoding.own_template) {
     ASSIGN_OR_RETURN(const auto asked, encoding.own_template->render(document.messages, true));
-    passages.front() = passage_of(tokenizer, asked);
+    ASSIGN_OR_RETURN(passages.front(), passage_of(tokenizer, asked));
     document.messages.push_back({"assistant", "x"});
     const auto answered = encoding.own_template->render(document.messages, false);
-    const Passage after = answered ? passage_of(tokenizer, *answered) : Passage();
+    Passage after;
+    if (answered) {
+      ASSIGN_OR_RETURN(after, passage_of(tokenizer, *answered));
+    }
     for (const Passage::Range& mark : after.marks) {
       const int32_t id =
           tokenizer.control_token(std::string_view(after.text).substr(mark.begin, mark.end - mark.begin));
@@ -148,7 +158,8 @@ Result<void> encode_document(const Tokenizer& tokenizer, const Document& documen
   if (document.messages.empty()) {
     passages.push_back({document.text, {{0, document.text.size()}}, {}, places_specials, places_specials});
     if (encoding.marks_in_text) {
-      ASSIGN_OR_RETURN(passages.front().marks, marks_in(tokenizer, document.text));
+      ASSIGN_OR_RETURN(const auto names, names_of(tokenizer, kWithoutMarks));
+      passages.front().marks = marks_in(names, document.text);
     }
   } else {
     if (!places_specials)
@@ -156,7 +167,7 @@ Result<void> encode_document(const Tokenizer& tokenizer, const Document& documen
                    "a vocabulary for masked words is not made for conversations; use \"text\"");
     if (encoding.own_template) {
       ASSIGN_OR_RETURN(const auto rendered, encoding.own_template->render_to_learn(document.messages));
-      passages.push_back(passage_of(tokenizer, rendered));
+      ASSIGN_OR_RETURN(passages.emplace_back(), passage_of(tokenizer, rendered));
     } else if (!encoding.chat_template) {
       return Error(Code::kInvalid, fmt::format("a conversation needs --template {}", kChatTemplates));
     } else {

@@ -32,7 +32,7 @@ Result<void> choose_template(std::string_view name, const std::string& tokenizer
 // Replaces what `ids` held with the document's tokens; a token that carries no loss is given as its complement,
 // ~id. Text stands between the tokenizer's begin and end tokens (wordpiece: alone) and carries loss throughout. In
 // a conversation only what the assistant says does. `ids` is empty for a document without a token of its own.
-// kInvalid when marks are asked for of a tokenizer
+// kInvalid when marks are asked for, or a checkpoint's own template, of a tokenizer
 // that has none, or when a conversation has no template or a tokenizer that is not made for it; the caller knows the place.
 Result<void> encode_document(const Tokenizer& tokenizer, const Document& document, const Encoding& encoding,
                              std::vector<int32_t>& ids);

@@ -45,6 +45,13 @@ class SentencePieceTokenizer final : public Tokenizer {
     return library_.IsControl(id) ? id : -1;
   }
 
+  std::vector<std::string> control_names() const override {
+    std::vector<std::string> names;
+    for (int id = 0; id < library_.GetPieceSize(); ++id)
+      if (library_.IsControl(id)) names.push_back(library_.IdToPiece(id));
+    return names;
+  }
+
   std::string bytes_of(int32_t id) const override {
     if (id < 0 || id >= library_.GetPieceSize() || library_.IsControl(id) || library_.IsUnknown(id))
       return "";

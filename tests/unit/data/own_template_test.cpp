@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <ctime>
 #include <string>
 #include <vector>
@@ -236,6 +237,35 @@ TEST_CASE("own template: an end that stands behind the last message alone is no 
   CHECK(refused.error().message().starts_with(
       "the chat template writes answer 2 otherwise than behind its own prompt"));
   CHECK_FALSE(parsed(kChatMl).render(std::vector<Message>{{"a|>b", "c"}}, false));
+}
+
+TEST_CASE(
+    "own template: marks of a SentencePiece model are its tokens, and a tokenizer without any is refused") {
+  const auto tokenizer = open_tokenizer(SOURCE_DIR "/tests/unit/data/peers/tiny.model");
+  REQUIRE(tokenizer);
+  const int32_t begin = (*tokenizer)->facts().special.begin, end = (*tokenizer)->facts().special.end;
+  const auto names = (*tokenizer)->control_names();
+  CHECK(std::find(names.begin(), names.end(), "</s>") != names.end());
+  for (const std::string& name : names) CHECK((*tokenizer)->control_token(name) >= 0);
+  const Encoding own = with(parsed(
+      "{{ bos_token }}{% for m in messages %}{{ m.role + ': ' + m.content }}{% if m.role == 'assistant' "
+      "%}{{ '</s>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"));
+  std::vector<int32_t> ids;
+  REQUIRE(encode_document(**tokenizer, {"", {{"user", "the </s>"}, {"assistant", "one"}}}, own, ids));
+  CHECK(ids.front() == ~begin);
+  CHECK(ids.back() == end);
+  CHECK(std::count(ids.begin(), ids.end(), end) == 1);
+  CHECK(std::count(ids.begin(), ids.end(), ~end) == 0);  // what a user wrote is letters
+  const auto question = encode_question(**tokenizer, {"", {{"user", "the"}}}, own);
+  REQUIRE(question);
+  CHECK(question->ids.front() == begin);
+  CHECK(std::find(question->ends.begin(), question->ends.end(), end) != question->ends.end());
+
+  const auto bytes = open_tokenizer("byte");
+  const auto refused = encode_document(**bytes, {"", {{"user", "q"}, {"assistant", "a"}}}, own, ids);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message() ==
+        "this tokenizer has no special tokens by name; choose another --template than own");
 }
 
 TEST_CASE("own template: it is found beside the tokenizer, in either of two files, with its special tokens") {
