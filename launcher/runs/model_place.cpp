@@ -18,11 +18,15 @@ std::string folder_of(const std::string& path) {
   return fs::is_directory(path, ignored) ? path : fs::path(path).parent_path().string();
 }
 
-bool is_token_file(const std::string& path) {
+enum class Kind { kText, kTokens, kGone };
+
+Kind kind_of(const std::string& path) {
   constexpr std::string_view kMagic = "SHRDTOKS";  // docs/formats.md
   std::string begin(kMagic.size(), '\0');
-  return std::ifstream(path).read(begin.data(), static_cast<std::streamsize>(begin.size())) &&
-         begin == kMagic;
+  std::ifstream file(path);
+  if (!file) return Kind::kGone;
+  const bool whole = !!file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  return whole && begin == kMagic ? Kind::kTokens : Kind::kText;
 }
 
 // Adds what a run's job says of its model.
@@ -35,13 +39,16 @@ base::Result<void> ask_run(const record::RunDir& run, ModelPlace& place) {
   if (spec->model.init != "random") {
     place.weights = (here / spec->model.init).string();
     place.origin = folder_of(place.weights);
-    place.tokenizer = tokenizer_in(place.origin);
   }
+  const auto are = [&](Kind kind) {
+    return [&here, kind](const std::string& file) { return kind_of((here / file).string()) == kind; };
+  };
   const auto& files = spec->data.files;
-  const bool reads_bytes = std::none_of(files.begin(), files.end(), [&](const std::string& file) {
-    return is_token_file((here / file).string());
-  });
-  if (place.tokenizer.empty() && reads_bytes) place.tokenizer = spec->data.tokenizer;
+  // What a run of plain text learned are its bytes, whatever its weights knew before.
+  const bool reads_text = std::all_of(files.begin(), files.end(), are(Kind::kText));
+  if (!reads_text && !place.origin.empty()) place.tokenizer = tokenizer_in(place.origin);
+  if (place.tokenizer.empty() && std::none_of(files.begin(), files.end(), are(Kind::kTokens)))
+    place.tokenizer = spec->data.tokenizer;
   return {};
 }
 

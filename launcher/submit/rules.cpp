@@ -15,6 +15,7 @@
 #include "launcher/plan/fewer_nodes.h"
 #include "launcher/submit/command_lint.h"
 #include "launcher/submit/installed.h"
+#include "launcher/submit/tokenizer_lint.h"
 #include "runtime/base/command.h"
 #include "runtime/base/trust.h"
 #include "runtime/contract/container_runtime.h"
@@ -318,6 +319,7 @@ Result<Warnings> check_files(const spec::JobSpec& spec, const std::string& worki
   if (on_host && spec.precompile.enabled && !spec.precompile.command.empty())
     RETURN_IF_ERROR(check_command(spec, "precompile.command", spec.precompile.command, working_directory));
   Warnings warnings = lint_command(spec);
+  for (std::string& warning : lint_tokenizer(spec, working_directory)) warnings.push_back(std::move(warning));
   for (Error& error : check_for_ranks(spec, working_directory)) {
     if (where == RanksRun::kHere) return std::move(error);
     warnings.push_back(error.to_string());

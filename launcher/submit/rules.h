@@ -20,7 +20,8 @@ enum class RanksRun { kHere, kElsewhere };
 using Warnings = std::vector<std::string>;
 
 // Checks the files that the spec names: data and validation text, a command's program, files that secrets come
-// from, the checkpoints' folder. Relative paths start at `working_directory`. Errors: kInvalid, "file:line:column:
+// from, the checkpoints' folder. Warns of data of another tokenizer than that of the initial weights. Relative paths start at
+// `working_directory`. Errors: kInvalid, "file:line:column:
 // what; mend".
 base::Result<Warnings> check_files(const spec::JobSpec& spec, const std::string& working_directory,
                                    RanksRun where);

@@ -58,8 +58,10 @@ int export_weights(const ExportOptions& options, const CommonOptions& common) {
                     fmt::format("{}: is no checkpoint, but a folder as an export makes them", place->folder)),
         common);
   }
-  std::string companions =
-      options.tokenizer.empty() && !tokenizer_in(place->origin).empty() ? place->origin : options.tokenizer;
+  const std::string beside = place->origin.empty() ? "" : tokenizer_in(place->origin);
+  std::string companions = options.tokenizer.empty() && !beside.empty() && place->tokenizer == beside
+                               ? place->origin
+                               : options.tokenizer;
   std::error_code ignored;
   if (std::filesystem::is_regular_file(companions, ignored))
     companions = std::filesystem::absolute(companions, ignored).parent_path().string();

@@ -1,0 +1,19 @@
+// Whether the data of a job that starts from somebody's weights was made by the tokenizer that lies beside them: the ids of another
+// are other words to the model, and nothing later would say so.
+//
+// Thread rule: free functions that look at files.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/spec/job_spec.h"
+
+namespace shardrun::launcher {
+
+// Returns warnings, each "file:line:column: what; mend", at most one about plain text and one about token files of another
+// tokenizer. None where the job starts from random weights, runs a command, or no tokenizer lies beside its weights, and of files
+// that cannot be read. Relative paths start at `working_directory`.
+std::vector<std::string> lint_tokenizer(const spec::JobSpec& spec, const std::string& working_directory);
+
+}  // namespace shardrun::launcher

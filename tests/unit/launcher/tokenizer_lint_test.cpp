@@ -1,0 +1,77 @@
+#include "launcher/submit/tokenizer_lint.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "runtime/trainer/data/tokenizer.h"
+#include "tests/support/token_files.h"
+
+using namespace shardrun;
+using namespace shardrun::launcher;
+
+namespace {
+
+namespace fs = std::filesystem;
+using Lines = std::vector<std::string>;
+
+const std::string kPeers = SOURCE_DIR "/tests/unit/data/peers";
+
+// A job's folder with weights of which the tests say what lies beside them.
+struct Job : tests::Folder {
+  Job() { fs::create_directory(path() + "/weights"); }
+
+  void bring(const std::string& peer, const std::string& name) const {
+    fs::copy_file(kPeers + "/" + peer, path() + "/weights/" + name, fs::copy_options::overwrite_existing);
+  }
+  std::string tokens(const std::string& name, const std::string& tokenizer) const {
+    const auto opened = data::open_tokenizer(tokenizer == "byte" ? tokenizer : kPeers + "/" + tokenizer);
+    REQUIRE(opened);
+    tests::token_file(*this, name, (*opened)->facts(), {{5, 6, 7}});
+    return name;
+  }
+  Lines warnings(const std::string& files, const std::string& init = "weights") const {
+    const auto spec = spec::parse_job_spec(
+        "name = \"x\"\n[program]\ntrainer = \"llama\"\n[model]\npreset = \"llama-1m\"\ninit = \"" + init +
+            "\"\n[data]\nfiles = [\"" + files + "\"]\n",
+        "job.toml");
+    REQUIRE_MESSAGE(spec, spec.error().to_string());
+    return lint_tokenizer(*spec, path());
+  }
+};
+
+}  // namespace
+
+TEST_CASE("tokenizers: plain text beside weights that know other tokens is warned of, with the mend") {
+  const Job job;
+  job.file("a.txt", "words");
+  CHECK(job.warnings("a.txt").empty());  // nobody knows what the weights know
+  job.bring("bpe/smollm2/tokenizer.json", "tokenizer.json");
+  const std::string own = job.path() + "/weights/tokenizer.json";
+  CHECK(job.warnings("a.txt") ==
+        Lines{"job.toml:8:10: a.txt is plain text, whose bytes will be the tokens, and the weights of "
+              "[model] init "
+              "know those of " +
+              own + "; make token files of it: shardrun data --tokenizer " + own + " --output DIR a.txt"});
+  CHECK(job.warnings("a.txt", "random").empty());
+  CHECK(job.warnings("absent.txt").empty());
+  job.file("weights/model.safetensors", "");
+  CHECK(job.warnings("a.txt", "weights/model.safetensors").size() == 1);
+}
+
+TEST_CASE("tokenizers: token files are those of any tokenizer beside the weights, or are warned of once") {
+  const Job job;
+  job.bring("bpe/smollm2/tokenizer.json", "tokenizer.json");
+  const std::string own = job.path() + "/weights/tokenizer.json";
+  CHECK(job.warnings(job.tokens("own", "bpe/smollm2/tokenizer.json")).empty());
+  CHECK(job.warnings(job.tokens("pieces", "tiny.model") + "\", \"own\", \"" + job.tokens("bytes", "byte")) ==
+        Lines{"job.toml:8:10: pieces was made by another tokenizer, of the kind sentencepiece, than " + own +
+              ", whose tokens the weights of [model] init know; make it anew: shardrun data --tokenizer " +
+              own + " --output DIR FILES"});
+  job.bring("tiny.model", "tokenizer.model");
+  CHECK(job.warnings("pieces").empty());
+  CHECK(job.warnings("bytes").size() == 1);
+  CHECK(job.warnings(job.tokens("words", "vocab.txt")).size() == 1);
+  job.bring("vocab.txt", "vocab.txt");
+  CHECK(job.warnings("words").empty());
+}
