@@ -11,7 +11,7 @@ struct DataOptions {
   int64_t show = 0;
   uint64_t seed = 1;
   bool split_on_blank_lines = false, no_special_tokens = false, marks_in_text = false;
-  std::string text_field = "text";
+  std::string text_field;
   std::vector<std::string> files;
 };
 
@@ -24,7 +24,7 @@ int data(const DataOptions& options, const CommonOptions& common) {
   if (!options.output.empty()) arguments.push_back("--output=" + options.output);
   if (options.show > 0) arguments.push_back(fmt::format("--show={}", options.show));
   if (!options.chat_template.empty()) arguments.push_back("--template=" + options.chat_template);
-  arguments.push_back("--text-field=" + options.text_field);
+  if (!options.text_field.empty()) arguments.push_back("--text-field=" + options.text_field);
   if (options.no_special_tokens) arguments.emplace_back("--no-special-tokens");
   if (options.marks_in_text) arguments.emplace_back("--marks-in-text");
   if (options.split_on_blank_lines) arguments.emplace_back("--split-on-blank-lines");
@@ -56,8 +56,9 @@ void add_data(CLI::App& app, CommandLine& line) {
   verb->add_option("--template", options.chat_template,
                    "How conversations become text: llama2, llama3, chatml, zephyr, own (the checkpoint's "
                    "chat_template) or none");
-  verb->add_option("--text-field", options.text_field, "The member of a line of JSON that holds its text")
-      ->capture_default_str();
+  verb->add_option("--text-field", options.text_field,
+                   "The member of a line of JSON that holds its text, whatever else is there")
+      ->default_str("text");
   verb->add_flag("--marks-in-text", options.marks_in_text,
                  "Names of special tokens in a text, e.g. <|endoftext|>, are these tokens");
   verb->add_flag("--no-special-tokens", options.no_special_tokens,

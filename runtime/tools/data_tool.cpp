@@ -69,6 +69,7 @@ Result<void> read_option(std::string_view name, std::string_view value, Options&
     return read_number(value, name, options.show);
   } else if (name == "text-field") {
     options.reading.text_field = value;
+    options.reading.text_field_asked_for = true;
   } else {
     return Error(Code::kInvalid, fmt::format("there is no option --{}", name));
   }

@@ -61,13 +61,16 @@ Result<Document> conversation(const Json& list, const std::string& name, const c
   return document;
 }
 
-Result<Document> document_of(const Json& object, const std::string& text_field) {
+// Data sets keep what a conversation was made of beside it: a prompt without a completion is such a member, and beside a member
+// that was asked for by name all others are.
+Result<Document> document_of(const Json& object, const std::string& text_field, bool is_asked_for) {
   if (object.is_discarded()) return wrong("is not JSON");
   if (!object.is_object()) return wrong("is not a JSON object");
-  const bool text = object.contains(text_field),
-             messages = object.contains("messages") && text_field != "messages",
-             conversations = object.contains("conversations"),
-             prompt = object.contains("prompt") && text_field != "prompt";
+  const bool text = object.contains(text_field), alone = text && is_asked_for;
+  const bool messages = !alone && text_field != "messages" && object.contains("messages");
+  const bool conversations = !alone && text_field != "conversations" && object.contains("conversations");
+  const bool has_prompt = !alone && text_field != "prompt" && object.contains("prompt");
+  const bool prompt = has_prompt && (object.contains("completion") || !(text || messages || conversations));
   if (text + messages + conversations + prompt != 1) {
     return wrong(fmt::format("has not exactly one of {:?}, \"messages\", \"conversations\" and \"prompt\"",
                              text_field));
@@ -102,7 +105,7 @@ Result<DocumentReader> DocumentReader::open(const std::string& path, const std::
   const Kind kind = name.ends_with(".jsonl")       ? Kind::kJsonLines
                     : reading.split_on_blank_lines ? Kind::kParagraphs
                                                    : Kind::kWhole;
-  return DocumentReader(std::move(file), path, kind, std::move(reading.text_field));
+  return DocumentReader(std::move(file), path, kind, std::move(reading));
 }
 
 std::string_view DocumentReader::text() const {
@@ -165,7 +168,7 @@ Result<std::optional<Document>> DocumentReader::next() {
 }
 
 Result<Document> DocumentReader::parse_json(std::string_view line) const {
-  auto document = document_of(base::parse_json(line), text_field_);
+  auto document = document_of(base::parse_json(line), text_field_, text_field_asked_for_);
   if (document) return document;
   return Error(
       Code::kInvalid,

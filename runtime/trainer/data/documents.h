@@ -5,6 +5,7 @@
 //                  {"messages": [{"role": "…", "content": "…"}, …]}
 //                  {"conversations": [{"from": "human", "value": "…"}, …]}: human is the user, gpt the assistant
 //                  {"prompt": "…", "completion": "…"}: a question and its answer
+//                and any other members beside it, a prompt without a completion among them
 //   any other    plain text: the file is one document, or with `split_on_blank_lines` each paragraph is
 //
 // Each may be compressed: NAME.jsonl.gz, text.zst (compressed_file.h).
@@ -34,7 +35,8 @@ struct Document {
 struct Reading {
   bool split_on_blank_lines = false;
   std::string text_field = "text";
-  std::string scratch = "/tmp";  // a folder in which compressed files are unpacked
+  std::string scratch = "/tmp";       // a folder in which compressed files are unpacked
+  bool text_field_asked_for = false;  // by name: a line that has it is read as it, whatever else the line has
 };
 
 class DocumentReader {
@@ -55,8 +57,12 @@ class DocumentReader {
 
  private:
   enum class Kind { kWhole, kParagraphs, kJsonLines };
-  DocumentReader(MappedFile file, std::string path, Kind kind, std::string text_field)
-      : file_(std::move(file)), path_(std::move(path)), kind_(kind), text_field_(std::move(text_field)) {}
+  DocumentReader(MappedFile file, std::string path, Kind kind, Reading reading)
+      : file_(std::move(file)),
+        path_(std::move(path)),
+        kind_(kind),
+        text_field_(std::move(reading.text_field)),
+        text_field_asked_for_(reading.text_field_asked_for) {}
   std::string_view text() const;
   std::string_view take(size_t& at, int64_t& line) const;
   Result<Document> parse_json(std::string_view line) const;
@@ -65,6 +71,7 @@ class DocumentReader {
   std::string path_;
   Kind kind_;
   std::string text_field_;
+  bool text_field_asked_for_;
   size_t at_ = 0;
   int64_t line_ = 1;           // line of at_, counted from 1
   int64_t document_line_ = 1;  // line of the document that was returned last

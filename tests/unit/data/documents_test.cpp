@@ -223,6 +223,29 @@ TEST_CASE("documents: the field of the text has any name, and conversations the 
   CHECK(half.error().message().find("a.jsonl:4: \"completion\" is not a string") != std::string::npos);
 }
 
+TEST_CASE(
+    "documents: members beside a text or a conversation are passed over, and beside one that was asked for "
+    "all are") {
+  const Folder folder;
+  const std::string path = folder.file("a.jsonl",
+                                       R"({"prompt": "p", "text": "words"}
+{"prompt": "p", "prompt_id": "7", "messages": [{"role": "user", "content": "q"}]}
+{"text": "more", "messages": [{"role": "user", "content": "q"}], "prompt": "p", "completion": "c"}
+)");
+  DocumentReader reader = reader_of(path);
+  CHECK((*reader.next())->text == "words");
+  CHECK((*reader.next())->messages.size() == 1);
+  const auto ambiguous = reader.next();
+  REQUIRE(!ambiguous);
+  CHECK(ambiguous.error().message().find("a.jsonl:3: has not exactly one of") != std::string::npos);
+
+  auto asked = DocumentReader::open(path, "shardrun data", {false, "text", "/tmp", true});
+  REQUIRE(asked);
+  CHECK((*asked->next())->text == "words");
+  CHECK((*asked->next())->messages.size() == 1);
+  CHECK((*asked->next())->text == "more");
+}
+
 TEST_CASE("chat template llama3: one begin token, and every message between its marks") {
   const auto passages = apply_chat_template(ChatTemplate::kLlama3, kTalk);
 
