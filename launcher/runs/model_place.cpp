@@ -15,7 +15,9 @@ namespace fs = std::filesystem;
 
 std::string folder_of(const std::string& path) {
   std::error_code ignored;
-  return fs::is_directory(path, ignored) ? path : fs::path(path).parent_path().string();
+  if (fs::is_directory(path, ignored)) return path;
+  const std::string parent = fs::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
 }
 
 enum class Kind { kText, kTokens, kGone };
@@ -81,7 +83,8 @@ std::string tokenizer_in(const std::string& folder) {
 base::Result<ModelPlace> find_model(const std::string& name, const CommonOptions& common, bool best) {
   std::error_code ignored;
   ModelPlace place;
-  if (fs::exists(fs::path(folder_of(name)) / "config.json", ignored)) {
+  // A run's name is no file here, and what lies in this folder is not its.
+  if (fs::exists(name, ignored) && fs::exists(fs::path(folder_of(name)) / "config.json", ignored)) {
     place.folder = name;
     place.tokenizer = tokenizer_in(folder_of(name));
     return place;

@@ -38,7 +38,8 @@ Result<void> check_memory(const std::vector<plan::BlockLayout>& layouts, DType d
 Result<LanguageModel> load_folder(const ModelPlace& place) {
   std::error_code ignored;
   const fs::path path = place.folder;
-  const std::string folder = fs::is_directory(path, ignored) ? path.string() : path.parent_path().string();
+  const fs::path parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const std::string folder = (fs::is_directory(path, ignored) ? path : parent).string();
   const std::string config_path = folder + "/config.json";
   ASSIGN_OR_RETURN(const auto json, base::read_file(config_path, kLargestConfig));
   LanguageModel model;
