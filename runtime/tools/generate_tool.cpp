@@ -176,7 +176,12 @@ void fields(auto& visit, const Generated& generated) {
 }
 
 Result<data::Question> ask(const Options& options, const data::Tokenizer* tokenizer) {
-  if (!options.prompt_tokens.empty()) return data::Question{options.prompt_tokens, {}};
+  if (!options.prompt_tokens.empty()) {
+    data::Question question{options.prompt_tokens, {}};
+    if (const int32_t end = tokenizer != nullptr ? tokenizer->facts().special.end : -1; end >= 0)
+      question.ends.push_back(end);
+    return question;
+  }
   data::Document document;
   if (options.chat_template.empty()) {
     document.text = options.prompt;
