@@ -86,6 +86,14 @@ Result<void> check_line(const QuestionLine& line) {
   return {};
 }
 
+// The positions that a task takes: the last token of a choice or an answer is looked at, and not gone on from.
+int64_t positions_of(const Task& task, int64_t max_tokens) {
+  size_t longest = 0;
+  for (const auto& choice : task.choices) longest = std::max(longest, choice.size());
+  const int64_t more = task.choices.empty() ? max_tokens : static_cast<int64_t>(longest);
+  return static_cast<int64_t>(task.prompt.size()) + more - 1;
+}
+
 class TaskReader {
  public:
   TaskReader(const LanguageModel& model, const data::Tokenizer& tokenizer, const EvaluationOptions& options)
@@ -171,23 +179,18 @@ class TaskReader {
   Result<void> check(const Task& task) const {
     const auto fits = [&](int32_t token) { return token >= 0 && token < model_.config.vocab; };
     bool known = std::all_of(task.prompt.begin(), task.prompt.end(), fits);
-    int64_t longest = task.choices.empty() ? options_.max_tokens : 0;
-    for (const auto& choice : task.choices) {
-      known = known && std::all_of(choice.begin(), choice.end(), fits);
-      longest = std::max(longest, static_cast<int64_t>(choice.size()));
-    }
+    for (const auto& choice : task.choices) known = known && std::all_of(choice.begin(), choice.end(), fits);
     if (!known)
       return Error(Code::kInvalid,
                    fmt::format("has a token beyond the {} that the model knows; name its own --tokenizer",
                                model_.config.vocab));
     if (task.prompt.empty()) return Error(Code::kInvalid, "the prompt has no token; write something");
-    const int64_t all = static_cast<int64_t>(task.prompt.size()) + longest,
-                  most = model_.config.max_positions;
+    const int64_t all = positions_of(task, options_.max_tokens), most = model_.config.max_positions;
     if (most > 0 && all > most)
       return Error(
           Code::kInvalid,
-          fmt::format("needs {} tokens, and the model is made for {}; shorten it, or lower --max-tokens", all,
-                      most));
+          fmt::format("needs {} positions, and the model is made for {}; shorten it, or lower --max-tokens",
+                      all, most));
     return {};
   }
 
@@ -195,13 +198,6 @@ class TaskReader {
   const data::Tokenizer& tokenizer_;
   const EvaluationOptions& options_;
 };
-
-int64_t tokens_of(const Task& task, int64_t max_tokens) {
-  size_t longest = 0;
-  for (const auto& choice : task.choices) longest = std::max(longest, choice.size());
-  const int64_t more = task.choices.empty() ? max_tokens : static_cast<int64_t>(longest);
-  return static_cast<int64_t>(task.prompt.size()) + more;
-}
 
 class Judge {
  public:
@@ -282,7 +278,7 @@ Result<Evaluation> evaluate(LanguageModel model, const data::Tokenizer& tokenize
   ASSIGN_OR_RETURN(auto tasks, TaskReader(model, tokenizer, options).read());
   int64_t capacity = 0;
   for (Task& task : tasks) {
-    capacity = std::max(capacity, tokens_of(task, options.max_tokens));
+    capacity = std::max(capacity, positions_of(task, options.max_tokens));
     task.ends.insert(task.ends.end(), model.ends.begin(), model.ends.end());
   }
   RETURN_IF_ERROR(check_capacity(model, capacity));
