@@ -1,61 +1,46 @@
 #include "launcher/submit/tokenizer_lint.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
-#include <span>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/record/token_file_format.h"
 
 namespace shardrun::launcher {
 namespace {
 
 namespace fs = std::filesystem;
 
-uint32_t checksum(const std::string& text, uint32_t before = 0) {
-  return base::crc32c(std::as_bytes(std::span(text)), before);
-}
-
-// What a token file says about who made it (docs/formats.md, "Token files").
-struct Maker {
-  std::string kind;
-  uint32_t hash = 0;
-  int32_t begin = -1, end = -1;
-};
-
 // What a data file is, as its first bytes tell.
 struct DataFile {
-  bool is_read = false;        // false: nothing is known of it
-  std::optional<Maker> maker;  // of a token file; of plain text there is none
+  bool is_read = false;                           // false: nothing is known of it
+  std::optional<record::TokenFileHeader> tokens;  // of a token file; plain text has none
 };
 
 DataFile look_at(const std::string& path) {
-  constexpr std::string_view kMagic = "SHRDTOKS";
-  constexpr size_t kHeaderBytes = 88, kKind = 40, kKindBytes = 16, kHash = 56, kBegin = 60, kEnd = 64;
-  constexpr std::array<uint32_t, 2> kVersionAndOrder{1, 0x01020304};
+  record::TokenFileHeader header;
   std::ifstream file(path, std::ios::binary);
-  std::array<char, kHeaderBytes> header{};
-  file.read(header.data(), header.size());
-  const std::string_view bytes(header.data(),
-                               static_cast<size_t>(std::max<std::streamsize>(file.gcount(), 0)));
-  if (bytes.empty()) return {};
-  if (!bytes.starts_with(kMagic)) return {true, std::nullopt};
-  if (bytes.size() < kHeaderBytes ||
-      std::memcmp(header.data() + kMagic.size(), kVersionAndOrder.data(), sizeof kVersionAndOrder) != 0)
+  file.read(reinterpret_cast<char*>(&header), sizeof header);
+  const std::streamsize got = file.gcount();
+  if (got <= 0) return {};
+  const std::string_view magic(header.magic.data(), header.magic.size());
+  if (got < static_cast<std::streamsize>(magic.size()) || magic != record::kTokenFileMagic)
+    return {true, std::nullopt};
+  if (got < static_cast<std::streamsize>(sizeof header) || header.version != record::kTokenFileVersion ||
+      header.byte_order != record::kByteOrderMark)
     return {};
-  Maker maker;
-  const std::string_view kind = bytes.substr(kKind, kKindBytes);
-  maker.kind = kind.substr(0, kind.find('\0'));
-  std::memcpy(&maker.hash, header.data() + kHash, sizeof maker.hash);
-  std::memcpy(&maker.begin, header.data() + kBegin, sizeof maker.begin);
-  std::memcpy(&maker.end, header.data() + kEnd, sizeof maker.end);
-  return {true, std::move(maker)};
+  return {true, header};
+}
+
+std::string_view kind_of(const record::TokenFileHeader& header) {
+  const std::string_view kind(header.tokenizer.data(), header.tokenizer.size());
+  return kind.substr(0, kind.find('\0'));
 }
 
 // A tokenizer beside the weights.
@@ -63,13 +48,15 @@ struct Tokenizer {
   std::string path, kind, text;
 
   // Whether it made a file, whatever its settings of begin and end, or of case, were then.
-  bool is(const Maker& maker) const {
-    if (kind != maker.kind) return false;
-    if (kind == "bpe") return maker.hash == checksum(fmt::format("{}{} {}", text, maker.begin, maker.end));
-    const uint32_t hash = checksum(text);
-    if (kind == "sentencepiece") return maker.hash == hash;
-    for (int flags = 0; flags < 8; ++flags)
-      if (maker.hash == checksum(fmt::format("{:03b}", flags), hash)) return true;
+  bool made(const record::TokenFileHeader& header) const {
+    if (kind != kind_of(header)) return false;
+    if (kind == "bpe")
+      return header.tokenizer_hash == record::bpe_hash(text, header.special[0], header.special[1]);
+    if (kind == "sentencepiece") return header.tokenizer_hash == record::sentencepiece_hash(text);
+    for (const bool lower : {false, true})
+      for (const bool strip : {false, true})
+        for (const bool split : {false, true})
+          if (header.tokenizer_hash == record::wordpiece_hash(text, lower, strip, split)) return true;
     return false;
   }
 };
@@ -110,23 +97,20 @@ std::vector<std::string> lint_tokenizer(const spec::JobSpec& spec, const std::st
   for (const auto& [key, path] : data_files(spec)) {
     const DataFile file = look_at((here / path).string());
     if (!file.is_read) continue;
-    if (!file.maker) {
+    if (!file.tokens) {
       if (text.empty())
         text = fmt::format(
             "{}: {} is plain text, whose bytes will be the tokens, and the weights of [model] init know "
-            "those of {}; "
-            "make token files of it: shardrun data --tokenizer {} --output DIR {}",
+            "those of {}; make token files of it: shardrun data --tokenizer {} --output DIR {}",
             spec.origin(key), path, own, own, path);
       continue;
     }
-    const Maker& maker = *file.maker;
     if (other.empty() && std::none_of(tokenizers.begin(), tokenizers.end(),
-                                      [&](const Tokenizer& one) { return one.is(maker); }))
+                                      [&](const Tokenizer& one) { return one.made(*file.tokens); }))
       other = fmt::format(
           "{}: {} was made by another tokenizer, of the kind {}, than {}, whose tokens the weights of "
-          "[model] init "
-          "know; make it anew: shardrun data --tokenizer {} --output DIR FILES",
-          spec.origin(key), path, maker.kind, own, own);
+          "[model] init know; make it anew: shardrun data --tokenizer {} --output DIR FILES",
+          spec.origin(key), path, kind_of(*file.tokens), own, own);
   }
   std::vector<std::string> warnings;
   for (std::string* one : {&text, &other})

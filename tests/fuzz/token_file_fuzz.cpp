@@ -10,8 +10,8 @@
 
 #include "runtime/base/io.h"
 #include "runtime/base/result.h"
+#include "runtime/record/token_file_format.h"
 #include "runtime/trainer/data/token_file.h"
-#include "runtime/trainer/data/token_file_format.h"
 
 using namespace shardrun;
 using namespace shardrun::data;
@@ -24,27 +24,27 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 
 // Returns `text` with the fixed fields and the checksums of a token file, as far as its size allows.
 std::string with_checksums(std::string text) {
-  TokenFileHeader header;
+  record::TokenFileHeader header;
   if (text.size() < sizeof(header)) return text;
   std::memcpy(&header, text.data(), sizeof(header));
-  std::copy(kTokenFileMagic.begin(), kTokenFileMagic.end(), header.magic.begin());
-  header.version = kTokenFileVersion;
-  header.byte_order = kByteOrderMark;
-  header.vocabulary %= kMaximumVocabulary + 2;
-  header.token_bytes = token_bytes_for(header.vocabulary);
+  std::copy(record::kTokenFileMagic.begin(), record::kTokenFileMagic.end(), header.magic.begin());
+  header.version = record::kTokenFileVersion;
+  header.byte_order = record::kByteOrderMark;
+  header.vocabulary %= record::kMaximumVocabulary + 2;
+  header.token_bytes = record::token_bytes_for(header.vocabulary);
   header.tokens %= 1 << 12;
   header.documents %= 1 << 8;
   header.tokenizer.back() = '\0';
   for (int32_t& id : header.special)
     id = header.vocabulary > 0 ? id % static_cast<int32_t>(header.vocabulary) : -1;
-  header.checksum = header_checksum(header);
+  header.checksum = record::header_checksum(header);
   std::memcpy(text.data(), &header, sizeof(header));
-  const size_t payload = payload_bytes(header), blocks = blocks_of(payload);
+  const size_t payload = record::payload_bytes(header), blocks = record::blocks_of(payload);
   text.resize(sizeof(header) + payload + blocks * sizeof(uint32_t));
   for (size_t block = 0; block < blocks; ++block) {
-    const size_t begin = block * kBlockBytes;
-    const uint32_t checksum =
-        base::crc32c(bytes_of(text).subspan(sizeof(header) + begin, std::min(kBlockBytes, payload - begin)));
+    const size_t begin = block * record::kBlockBytes;
+    const uint32_t checksum = base::crc32c(
+        bytes_of(text).subspan(sizeof(header) + begin, std::min(record::kBlockBytes, payload - begin)));
     std::memcpy(text.data() + sizeof(header) + payload + block * sizeof(checksum), &checksum,
                 sizeof(checksum));
   }

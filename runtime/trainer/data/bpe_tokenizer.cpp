@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/record/token_file_format.h"
 #include "runtime/trainer/data/bpe/tokenizer_json.h"
 #include "runtime/trainer/data/tokenizer_kinds.h"
 
@@ -200,8 +201,8 @@ Result<std::unique_ptr<Tokenizer>> open_bpe_tokenizer(const std::string& path) {
   if (!config && config.error().code() != base::Code::kNotFound) return config.error();
   auto file = bpe::read_tokenizer_json(text, config ? *config : std::string());
   if (!file) return std::move(file).error().context(path);
-  const std::string identity = fmt::format("{}{} {}", text, file->begin, file->end);
-  auto made = BpeTokenizer::make(std::move(*file), base::crc32c(std::as_bytes(std::span(identity))));
+  const uint32_t hash = record::bpe_hash(text, file->begin, file->end);
+  auto made = BpeTokenizer::make(std::move(*file), hash);
   if (!made) return std::move(made).error().context(path);
   return made;
 }

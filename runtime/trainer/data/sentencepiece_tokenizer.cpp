@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
-#include "runtime/trainer/data/token_file_format.h"
+#include "runtime/record/token_file_format.h"
 #include "runtime/trainer/data/tokenizer_kinds.h"
 
 namespace shardrun::data {
@@ -28,11 +28,11 @@ class SentencePieceTokenizer final : public Tokenizer {
       return Error(Code::kCorrupt, fmt::format("{} is no SentencePiece model: {}", path, refused.what()));
     }
     const int pieces = library_.GetPieceSize();
-    if (pieces < 1 || pieces > static_cast<int>(kMaximumVocabulary))
+    if (pieces < 1 || pieces > static_cast<int>(record::kMaximumVocabulary))
       return Error(Code::kCorrupt,
                    fmt::format("{} is no SentencePiece model: it has {} pieces", path, pieces));
     facts_ = {.kind = "sentencepiece",
-              .hash = base::crc32c(std::as_bytes(std::span(model))),
+              .hash = record::sentencepiece_hash(model),
               .vocabulary = pieces,
               .special = {library_.bos_id(), library_.eos_id(), library_.unk_id(), library_.pad_id(), -1}};
     return {};

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/trainer/data/token_file_format.h"
+#include "runtime/record/token_file_format.h"
 
 namespace shardrun::data {
 
@@ -13,18 +13,18 @@ using base::Code;
 using base::Error;
 
 bool TokenFile::recognises(std::span<const std::byte> bytes) {
-  return bytes.size() >= kTokenFileMagic.size() &&
-         std::memcmp(bytes.data(), kTokenFileMagic.data(), kTokenFileMagic.size()) == 0;
+  return bytes.size() >= record::kTokenFileMagic.size() &&
+         std::memcmp(bytes.data(), record::kTokenFileMagic.data(), record::kTokenFileMagic.size()) == 0;
 }
 
 namespace {
 
 // Returns what is wrong with the header on its own; empty if nothing is.
-std::string header_fault(const TokenFileHeader& header) {
-  if (header.checksum != header_checksum(header)) return "its header does not match its checksum";
-  if (header.vocabulary < 1 || header.vocabulary > kMaximumVocabulary)
+std::string header_fault(const record::TokenFileHeader& header) {
+  if (header.checksum != record::header_checksum(header)) return "its header does not match its checksum";
+  if (header.vocabulary < 1 || header.vocabulary > record::kMaximumVocabulary)
     return fmt::format("its vocabulary is {}", header.vocabulary);
-  if (header.token_bytes != token_bytes_for(header.vocabulary))
+  if (header.token_bytes != record::token_bytes_for(header.vocabulary))
     return fmt::format("its tokens of {} bytes do not fit its vocabulary", header.token_bytes);
   if (header.tokens < 1 || header.documents < 1 || header.documents > header.tokens)
     return fmt::format("it holds {} documents and {} tokens", header.documents, header.tokens);
@@ -44,22 +44,22 @@ Result<TokenFile> TokenFile::parse(std::span<const std::byte> bytes, const std::
     return Error(Code::kCorrupt,
                  fmt::format("{} is damaged: {}; make it again with shardrun data", name, what));
   };
-  TokenFileHeader header;
+  record::TokenFileHeader header;
   if (!recognises(bytes)) return corrupt("it does not begin as a token file");
   if (bytes.size() < sizeof(header)) return corrupt("it ends inside its header");
   std::memcpy(&header, bytes.data(), sizeof(header));
-  if (header.byte_order != kByteOrderMark || header.version != kTokenFileVersion) {
+  if (header.byte_order != record::kByteOrderMark || header.version != record::kTokenFileVersion) {
     return Error(Code::kUnsupported,
                  fmt::format("{} has format version {} (this build reads {}), or is of a machine "
                              "of another byte order; make it again with shardrun data",
-                             name, header.version, kTokenFileVersion));
+                             name, header.version, record::kTokenFileVersion));
   }
   if (const std::string fault = header_fault(header); !fault.empty()) return corrupt(fault);
   const size_t size = bytes.size();
   if (header.tokens > size / header.token_bytes || header.documents > size / sizeof(uint64_t))
     return corrupt(fmt::format("it ends after {} bytes", size));
-  const size_t payload = payload_bytes(header);
-  const size_t expected = sizeof(header) + payload + blocks_of(payload) * sizeof(uint32_t);
+  const size_t payload = record::payload_bytes(header);
+  const size_t expected = sizeof(header) + payload + record::blocks_of(payload) * sizeof(uint32_t);
   if (size != expected) return corrupt(fmt::format("it has {} bytes in the place of {}", size, expected));
 
   TokenFile file;
@@ -73,11 +73,12 @@ Result<TokenFile> TokenFile::parse(std::span<const std::byte> bytes, const std::
   file.tokens_ = static_cast<int64_t>(header.tokens);
   file.documents_ = static_cast<int64_t>(header.documents);
   file.token_bytes_ = header.token_bytes;
-  file.table_offset_ = sizeof(header) + table_offset_in_payload(header);
+  file.table_offset_ = sizeof(header) + record::table_offset_in_payload(header);
   file.checksums_offset_ = sizeof(header) + payload;
   file.file_bytes_ = size;
-  file.has_loss_mask_ = (header.flags & kHasLossMask) != 0;
-  RETURN_IF_ERROR(file.check_blocks(table_offset_in_payload(header) / kBlockBytes, blocks_of(payload) - 1));
+  file.has_loss_mask_ = (header.flags & record::kHasLossMask) != 0;
+  RETURN_IF_ERROR(file.check_blocks(record::table_offset_in_payload(header) / record::kBlockBytes,
+                                    record::blocks_of(payload) - 1));
   int64_t before = -1;
   for (int64_t document = 0; document < file.documents_; ++document) {
     const int64_t begin = file.document_begin(document);
@@ -89,7 +90,7 @@ Result<TokenFile> TokenFile::parse(std::span<const std::byte> bytes, const std::
 }
 
 uint32_t TokenFile::digest() const {
-  const uint32_t header = base::crc32c({bytes_, sizeof(TokenFileHeader)});
+  const uint32_t header = base::crc32c({bytes_, sizeof(record::TokenFileHeader)});
   return base::crc32c({bytes_ + checksums_offset_, file_bytes_ - checksums_offset_}, header);
 }
 
@@ -101,24 +102,25 @@ int64_t TokenFile::document_begin(int64_t document) const {
 }
 
 Result<void> TokenFile::check_blocks(size_t first, size_t last) const {
-  const size_t payload = checksums_offset_ - sizeof(TokenFileHeader);
+  const size_t payload = checksums_offset_ - sizeof(record::TokenFileHeader);
   for (size_t block = first; block <= last; ++block) {
-    const size_t begin = block * kBlockBytes, size = std::min(kBlockBytes, payload - begin);
+    const size_t begin = block * record::kBlockBytes, size = std::min(record::kBlockBytes, payload - begin);
     uint32_t expected = 0;
     std::memcpy(&expected, bytes_ + checksums_offset_ + block * sizeof(expected), sizeof(expected));
-    if (base::crc32c({bytes_ + sizeof(TokenFileHeader) + begin, size}) != expected) {
+    if (base::crc32c({bytes_ + sizeof(record::TokenFileHeader) + begin, size}) != expected) {
       return Error(
           Code::kCorrupt,
           fmt::format("{} is damaged: bytes {} to {} do not match their checksum; make it again with "
                       "shardrun data",
-                      name_, sizeof(TokenFileHeader) + begin, sizeof(TokenFileHeader) + begin + size));
+                      name_, sizeof(record::TokenFileHeader) + begin,
+                      sizeof(record::TokenFileHeader) + begin + size));
     }
   }
   return {};
 }
 
 uint32_t TokenFile::raw_token(int64_t index) const {
-  const std::byte* at = bytes_ + sizeof(TokenFileHeader) + static_cast<size_t>(index) * token_bytes_;
+  const std::byte* at = bytes_ + sizeof(record::TokenFileHeader) + static_cast<size_t>(index) * token_bytes_;
   if (token_bytes_ == sizeof(uint16_t)) {
     uint16_t token = 0;
     std::memcpy(&token, at, sizeof(token));
@@ -133,11 +135,11 @@ Result<void> TokenFile::read(int64_t begin, std::span<int32_t> out) const {
   if (out.empty()) return {};
   const auto end = begin + static_cast<int64_t>(out.size());
   SHARDRUN_CHECK(begin >= 0 && end <= tokens_);
-  RETURN_IF_ERROR(check_blocks(static_cast<size_t>(begin) * token_bytes_ / kBlockBytes,
-                               (static_cast<size_t>(end) * token_bytes_ - 1) / kBlockBytes));
+  RETURN_IF_ERROR(check_blocks(static_cast<size_t>(begin) * token_bytes_ / record::kBlockBytes,
+                               (static_cast<size_t>(end) * token_bytes_ - 1) / record::kBlockBytes));
   for (size_t i = 0; i < out.size(); ++i) {
     const uint32_t raw = raw_token(begin + static_cast<int64_t>(i));
-    const auto id = static_cast<int32_t>(raw & kIdBits);
+    const auto id = static_cast<int32_t>(raw & record::kIdBits);
     const bool no_loss = raw != static_cast<uint32_t>(id);
     if (id >= tokenizer_.vocabulary || (no_loss && !has_loss_mask_)) {
       return Error(Code::kCorrupt,
@@ -152,7 +154,7 @@ Result<void> TokenFile::read(int64_t begin, std::span<int32_t> out) const {
 
 void TokenFile::count(std::span<int64_t> counts, int64_t first, int64_t tokens) const {
   for (int64_t i = first; i < first + tokens; ++i) {
-    const uint32_t id = raw_token(i) & kIdBits;
+    const uint32_t id = raw_token(i) & record::kIdBits;
     if (id < counts.size()) ++counts[id];
   }
 }

@@ -10,8 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/record/token_file_format.h"
 #include "runtime/trainer/data/token_file.h"
-#include "runtime/trainer/data/token_file_format.h"
 
 namespace shardrun::data {
 
@@ -20,12 +20,12 @@ using base::Error;
 
 namespace {
 constexpr size_t kWriteBytes = size_t{1} << 20;
-static_assert(kWriteBytes % kBlockBytes == 0);
+static_assert(kWriteBytes % record::kBlockBytes == 0);
 }  // namespace
 
 Result<TokenFileWriter> TokenFileWriter::create(const std::string& path, const TokenizerFacts& tokenizer) {
   SHARDRUN_CHECK(tokenizer.vocabulary >= 1 &&
-                 tokenizer.vocabulary <= static_cast<int32_t>(kMaximumVocabulary));
+                 tokenizer.vocabulary <= static_cast<int32_t>(record::kMaximumVocabulary));
   TokenFileWriter writer;
   std::string temporary = path + ".tmp.XXXXXX";
   base::UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
@@ -34,8 +34,8 @@ Result<TokenFileWriter> TokenFileWriter::create(const std::string& path, const T
   writer.temporary_ = std::move(temporary);
   writer.fd_ = std::move(fd);
   writer.tokenizer_ = tokenizer;
-  writer.token_bytes_ = token_bytes_for(static_cast<uint32_t>(tokenizer.vocabulary));
-  const TokenFileHeader place;
+  writer.token_bytes_ = record::token_bytes_for(static_cast<uint32_t>(tokenizer.vocabulary));
+  const record::TokenFileHeader place;
   RETURN_IF_ERROR(base::write_all(writer.fd_.get(), std::as_bytes(std::span(&place, 1)), path));
   return writer;
 }
@@ -52,8 +52,8 @@ void TokenFileWriter::put(const void* data, size_t size) {
 Result<void> TokenFileWriter::flush(bool last) {
   const size_t size = last ? buffer_.size() : buffer_.size() / kWriteBytes * kWriteBytes;
   const auto ready = std::span(std::as_const(buffer_)).first(size);
-  for (size_t begin = 0; begin < size; begin += kBlockBytes)
-    checksums_.push_back(base::crc32c(ready.subspan(begin, std::min(kBlockBytes, size - begin))));
+  for (size_t begin = 0; begin < size; begin += record::kBlockBytes)
+    checksums_.push_back(base::crc32c(ready.subspan(begin, std::min(record::kBlockBytes, size - begin))));
   RETURN_IF_ERROR(base::write_all(fd_.get(), ready, path_));
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(size));
   return {};
@@ -71,7 +71,7 @@ Result<void> TokenFileWriter::append(std::span<const int32_t> document) {
       const auto raw = static_cast<uint16_t>(id | (no_loss ? 0x8000U : 0U));
       put(&raw, sizeof(raw));
     } else {
-      const uint32_t raw = id | (no_loss ? ~kIdBits : 0U);
+      const uint32_t raw = id | (no_loss ? ~record::kIdBits : 0U);
       put(&raw, sizeof(raw));
     }
   }
@@ -83,8 +83,8 @@ Result<void> TokenFileWriter::finish() {
   if (document_begins_.empty()) {
     return Error(Code::kRefused, fmt::format("{}: there is no document to write", path_));
   }
-  TokenFileHeader header;
-  std::copy(kTokenFileMagic.begin(), kTokenFileMagic.end(), header.magic.begin());
+  record::TokenFileHeader header;
+  std::copy(record::kTokenFileMagic.begin(), record::kTokenFileMagic.end(), header.magic.begin());
   header.token_bytes = static_cast<uint32_t>(token_bytes_);
   header.vocabulary = static_cast<uint32_t>(tokenizer_.vocabulary);
   header.tokens = static_cast<uint64_t>(tokens_);
@@ -94,10 +94,11 @@ Result<void> TokenFileWriter::finish() {
   header.tokenizer_hash = tokenizer_.hash;
   const SpecialTokens& special = tokenizer_.special;
   header.special = {special.begin, special.end, special.unknown, special.pad, special.mask};
-  header.flags = has_loss_mask_ ? kHasLossMask : 0;
-  header.checksum = header_checksum(header);
+  header.flags = has_loss_mask_ ? record::kHasLossMask : 0;
+  header.checksum = record::header_checksum(header);
 
-  buffer_.resize(buffer_.size() + table_offset_in_payload(header) - header.tokens * header.token_bytes);
+  buffer_.resize(buffer_.size() + record::table_offset_in_payload(header) -
+                 header.tokens * header.token_bytes);
   put(document_begins_.data(), document_begins_.size() * sizeof(uint64_t));
   RETURN_IF_ERROR(flush(/*last=*/true));
   RETURN_IF_ERROR(base::write_all(fd_.get(), std::as_bytes(std::span(checksums_)), path_));

@@ -12,7 +12,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/base/json.h"
-#include "runtime/trainer/data/token_file_format.h"
+#include "runtime/record/token_file_format.h"
 #include "runtime/trainer/data/tokenizer_kinds.h"
 
 namespace shardrun::data {
@@ -95,13 +95,12 @@ class WordPieceTokenizer final : public Tokenizer {
       (continues ? inner_ : first_).insert_or_assign(std::string(continues ? piece.substr(2) : piece), id);
       begin = end + 1;
     }
-    if (id > static_cast<int32_t>(kMaximumVocabulary))
+    if (id > static_cast<int32_t>(record::kMaximumVocabulary))
       return Error(Code::kCorrupt, fmt::format("{} has {} lines, too many for a vocabulary", path, id));
-    const std::string flags =
-        fmt::format("{:d}{:d}{:d}", settings.lower_case, settings.strip_accents, settings.split_chinese);
-    const uint32_t hash = base::crc32c(std::as_bytes(std::span(vocabulary)));
-    facts_ = {
-        .kind = "wordpiece", .hash = base::crc32c(std::as_bytes(std::span(flags)), hash), .vocabulary = id};
+    facts_ = {.kind = "wordpiece",
+              .hash = record::wordpiece_hash(vocabulary, settings.lower_case, settings.strip_accents,
+                                             settings.split_chinese),
+              .vocabulary = id};
     SpecialTokens& special = facts_.special;
     for (const auto& [name, place] : {std::pair("[CLS]", &special.begin), std::pair("[SEP]", &special.end),
                                       std::pair("[UNK]", &special.unknown), std::pair("[PAD]", &special.pad),

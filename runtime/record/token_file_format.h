@@ -1,5 +1,5 @@
-// The bytes of a token file, as docs/formats.md, "Token files", specifies them; shared by its reader and its
-// writer.
+// The bytes of a token file, as docs/formats.md, "Token files", specifies them, and how it knows the tokenizer that made it:
+// shared by its reader, its writer, and whoever asks what a file is.
 //
 // Thread rule: pure functions.
 #pragma once
@@ -8,11 +8,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
+
+#include <fmt/format.h>
 
 #include "runtime/base/io.h"
 
-namespace shardrun::data {
+namespace shardrun::record {
 
 inline constexpr std::string_view kTokenFileMagic = "SHRDTOKS";
 inline constexpr uint32_t kTokenFileVersion = 1;
@@ -42,6 +45,21 @@ inline uint32_t header_checksum(const TokenFileHeader& header) {
   return base::crc32c(std::as_bytes(std::span(&header, 1)).first(offsetof(TokenFileHeader, checksum)));
 }
 
+// The hashes of tokenizers, of what decides about their tokens: of a tokenizer.json its text and the ids that begin and end a
+// document, of a SentencePiece model its bytes, of a vocab.txt its text and the three settings of BERT's.
+inline uint32_t bpe_hash(std::string_view text, int32_t begin, int32_t end) {
+  const std::string ids = fmt::format("{} {}", begin, end);
+  return base::crc32c(std::as_bytes(std::span(ids)), base::crc32c(std::as_bytes(std::span(text))));
+}
+inline uint32_t sentencepiece_hash(std::string_view model) {
+  return base::crc32c(std::as_bytes(std::span(model)));
+}
+inline uint32_t wordpiece_hash(std::string_view vocabulary, bool lower_case, bool strip_accents,
+                               bool split_chinese) {
+  const std::string settings = fmt::format("{:d}{:d}{:d}", lower_case, strip_accents, split_chinese);
+  return base::crc32c(std::as_bytes(std::span(settings)), base::crc32c(std::as_bytes(std::span(vocabulary))));
+}
+
 // The top bit of a token says "no loss", so two bytes hold ids below 2^15.
 inline constexpr uint32_t token_bytes_for(uint32_t vocabulary) {
   return vocabulary <= (1U << 15) ? 2 : 4;
@@ -59,4 +77,4 @@ inline constexpr size_t blocks_of(size_t payload) {
   return (payload + kBlockBytes - 1) / kBlockBytes;
 }
 
-}  // namespace shardrun::data
+}  // namespace shardrun::record
