@@ -74,7 +74,16 @@ Result<std::optional<Pretrained>> find_pretrained(std::string_view text, const s
   Pretrained found;
   found.path = (folder / "config.json").string();
   const auto json = base::read_file(found.path, /*limit_bytes=*/1 << 20);
-  if (!json && json.error().code() == Code::kNotFound) return std::optional<Pretrained>();
+  if (!json && json.error().code() == Code::kNotFound) {
+    const bool has_sizes = model->find("preset") != nullptr || model->find("layers") != nullptr;
+    if (has_sizes) return std::optional<Pretrained>();
+    return Error(
+        Code::kInvalid,
+        fmt::format("{}: {} is not there; name the folder of a model as the Hugging Face hub has it, or "
+                    "write the model's sizes or preset",
+                    model->find("init")->origin,
+                    fs::exists(init, ignored) ? found.path : init + "/config.json"));
+  }
   RETURN_IF_ERROR(json);
   ASSIGN_OR_RETURN(found.config, spec::read_pretrained_config(*json, found.path, trainer));
   for (const spec::ModelFact& fact : found.config.facts) {

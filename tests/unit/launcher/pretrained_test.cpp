@@ -49,6 +49,17 @@ std::string changed(std::string config, const std::string& from, const std::stri
 
 }  // namespace
 
+TEST_CASE("a checkpoint that is not there is named where the job has no sizes of its own") {
+  const Checkpoint checkpoint(kSmolLm2);
+  std::filesystem::remove_all(checkpoint.weights());
+
+  CHECK(error_of(checkpoint.load("")) == checkpoint.path() + "/job.toml:8:8: " + checkpoint.weights() +
+                                             "/config.json is not there; name the folder of a model as the "
+                                             "Hugging Face hub has it, or write the "
+                                             "model's sizes or preset");
+  CHECK(checkpoint.load("preset = \"llama-1m\""));
+}
+
 TEST_CASE("a job that starts from a checkpoint takes its sizes from config.json") {
   const Checkpoint checkpoint(kSmolLm2);
 
@@ -205,5 +216,5 @@ TEST_CASE("without a config.json the job says every size itself, as before") {
   std::filesystem::remove(checkpoint.weights() + "/config.json");
 
   CHECK(checkpoint.load("preset = \"llama-1m\"").has_value());
-  CHECK(error_of(checkpoint.load("")).find("[model] has no layers") != std::string::npos);
+  CHECK(error_of(checkpoint.load("")).find("config.json is not there") != std::string::npos);
 }
