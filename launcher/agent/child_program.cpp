@@ -33,7 +33,8 @@ namespace {
 }  // namespace
 
 base::Result<int> run_child_program(const std::vector<std::string>& argv, int stop_fd, bool quiet_stdout,
-                                    bool* stopped) {
+                                    bool* stopped, const std::function<void()>& meanwhile) {
+  constexpr int kLookMilliseconds = 500;
   SHARDRUN_CHECK(!argv.empty());
   std::vector<char*> pointers;
   for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
@@ -45,7 +46,8 @@ base::Result<int> run_child_program(const std::vector<std::string>& argv, int st
   const base::UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   while (pidfd) {
     pollfd polled[2] = {{pidfd.get(), POLLIN, 0}, {stop_fd, POLLIN, 0}};
-    if (::poll(polled, 2, -1) < 0 && errno != EINTR) break;
+    if (::poll(polled, 2, meanwhile ? kLookMilliseconds : -1) < 0 && errno != EINTR) break;
+    if (meanwhile) meanwhile();
     signalfd_siginfo info{};
     if (polled[1].revents != 0 &&
         ::read(stop_fd, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {

@@ -14,6 +14,7 @@
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/submit/rules.h"
 #include "launcher/verbs/command_line.h"
+#include "launcher/view/progress.h"
 #include "launcher/view/sweep_report.h"
 #include "runtime/base/io.h"
 #include "runtime/base/visible.h"
@@ -134,14 +135,41 @@ int submit_sweep(const SweepOptions& options, const std::vector<Assignments>& ru
   return contract::kExitDone;
 }
 
-// Returns the run that a child has begun with these words of --set, and that was not there before it; "" when it was
-// refused before it had a directory.
+// Returns the run that a child has begun with these words of --set, and that was not there before it; "" when it has no
+// directory yet, or was refused before it had one. What a checkpoint says and a machine decides stands behind the words.
 std::string run_begun_by(const std::string& latest, const std::string& before, const Assignments& words) {
   std::error_code ignored;
   const std::string now = fs::canonical(latest, ignored).string();
   if (ignored || now == before) return "";
   const auto plan = read_plan(record::RunDir{now});
-  return plan && plan->overrides == words ? now : "";
+  const bool begins_so = plan && plan->overrides.size() >= words.size() &&
+                         std::equal(words.begin(), words.end(), plan->overrides.begin());
+  return begins_so ? now : "";
+}
+
+// Runs one run of a sweep to its end. sweep.json says of it before it starts, and names its directory once it has one.
+// Returns whether no other may follow: a signal stopped it.
+Result<bool> run_one(const std::vector<std::string>& argv, const Assignments& words, int stop_fd,
+                     const std::string& folder, SweepReport& report, size_t index) {
+  RETURN_IF_ERROR(write_report(report, folder));
+  SweepRun& run = report.runs[index];
+  std::error_code ignored;
+  const std::string latest = fs::path(folder).parent_path() / "latest";
+  const std::string before = fs::canonical(latest, ignored).string();
+  const auto look = [&] {
+    if (!run.run.empty()) return;
+    run.run = run_begun_by(latest, before, words);
+    if (!run.run.empty()) (void)write_report(report, folder);  // it is written again at the end
+  };
+  bool stopped = false;
+  ASSIGN_OR_RETURN(const int code, run_child_program(argv, stop_fd, /*quiet_stdout=*/true, &stopped, look));
+  look();
+  if (run.run.empty()) run.status = stopped ? "stopped" : "refused";
+  const bool is_last = stopped || code == contract::kExitPreempted || code > 128;
+  for (size_t later = index + 1; is_last && later < report.runs.size(); ++later)
+    report.runs[later].status = "not started";
+  RETURN_IF_ERROR(write_report(report, folder));
+  return is_last;
 }
 
 // One run after the other, each a process of its own, until one is stopped by a signal.
@@ -154,6 +182,10 @@ int run_sweep(const SweepOptions& options, const std::vector<Assignments>& runs,
   SweepReport report = report_of(specs.front(), id, runs);
   auto signals = StopSignals::block();
   if (!signals) return fail(signals.error(), common);
+  if (!options.dry_run && !common.json) {
+    say_error(fmt::format("shardrun: sweep {} of {}; look at it: shardrun status {}\n", id,
+                          counted(static_cast<int64_t>(runs.size()), "run"), base::visible(folder)));
+  }
   for (size_t i = 0; i < runs.size(); ++i) {
     std::vector<std::string> argv = {installed->shardrun_program, "run", absolute_path(options.spec.path),
                                      "--quiet"};
@@ -166,18 +198,9 @@ int run_sweep(const SweepOptions& options, const std::vector<Assignments>& runs,
     }
     if (!common.json)
       fmt::print(stderr, "shardrun: run {} of {}: {}\n", i + 1, runs.size(), fmt::join(runs[i], " "));
-    std::error_code ignored;
-    const std::string latest = directory + "/latest", before = fs::canonical(latest, ignored).string();
-    bool stopped = false;
-    auto code = run_child_program(argv, signals->fd(), /*quiet_stdout=*/true, &stopped);
-    if (!code) return fail(code.error(), common);
-    report.runs[i].run = run_begun_by(latest, before, words);
-    if (report.runs[i].run.empty()) report.runs[i].status = stopped ? "stopped" : "refused";
-    const bool is_last = stopped || *code == contract::kExitPreempted || *code > 128;
-    for (size_t later = i + 1; is_last && later < runs.size(); ++later)
-      report.runs[later].status = "not started";
-    if (auto written = write_report(report, folder); !written) return fail(written.error(), common);
-    if (!is_last) continue;
+    auto is_last = run_one(argv, words, signals->fd(), folder, report, i);
+    if (!is_last) return fail(is_last.error(), common);
+    if (!*is_last) continue;
     show_sweep(folder, common);
     return contract::kExitPreempted;
   }
@@ -231,8 +254,10 @@ int show_sweep(const std::string& folder, const CommonOptions& common) {
   if (!report) return fail(std::move(report).error().context(folder), common);
   std::vector<TrainingCurve> curves;
   for (SweepRun& run : report->runs) curves.push_back(look_up(run));
-  // Who may only look at a sweep of somebody else sees the table all the same.
-  (void)write_report(*report, folder);
+  // Who may only look at a sweep of somebody else sees the table all the same. What the sweep itself has written since then
+  // is newer.
+  const auto now = base::read_file(json_of(folder), /*limit_bytes=*/16 << 20);
+  if (now && *now == *text) (void)write_report(*report, folder);
   const std::string svg = sweep_plot_svg(*report, curves);
   const bool drawn = !svg.empty() && base::write_file_atomically(folder + "/sweep.svg", svg).has_value();
   if (common.json) {
