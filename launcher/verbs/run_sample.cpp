@@ -1,6 +1,7 @@
 #include "launcher/verbs/run_sample.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <vector>
 
 #include "launcher/watch/look.h"
@@ -13,7 +14,9 @@
 namespace shardrun::launcher {
 namespace {
 
-constexpr int64_t kMetricsTailBytes = 64 << 10, kLargestWatchFile = 1 << 20;
+// How far back an event is looked for: some ten thousand steps.
+constexpr int64_t kFirstTailBytes = 64 << 10, kMostTailBytes = 16 << 20;
+constexpr int64_t kLargestWatchFile = 1 << 20;
 
 void keep_most(std::optional<double>& most, int64_t value) {
   if (value > 0) most = std::max(most.value_or(0.0), static_cast<double>(value));
@@ -45,14 +48,23 @@ std::optional<double> utilization_of(const record::RunDir& run, const RunState& 
   return shares.empty() ? std::nullopt : std::optional(shares.front().causal);
 }
 
-void add_newest_lines(const record::RunDir& run, RunSample& sample) {
-  for (const record::MetricsLine& line :
-       record::parse_metrics(record::last_lines(run.metrics_jsonl(), kMetricsTailBytes))) {
-    if (line.event == "validation" && line.loss) sample.validation_loss = line.loss;
-    if (line.event != "checkpoint" || !line.step) continue;
-    sample.checkpoint_step = static_cast<double>(*line.step);
-    sample.checkpoint_time = line.time;
+// Adds the newest validation and the newest checkpoint. Most runs have both in the last lines; the others are read further and
+// further back.
+void add_newest_events(const record::RunDir& run, RunSample& sample) {
+  std::error_code ignored;
+  const auto size = static_cast<int64_t>(std::filesystem::file_size(run.metrics_jsonl(), ignored));
+  if (ignored) return;
+  std::optional<record::MetricsLine> validation, checkpoint;
+  for (int64_t bytes = kFirstTailBytes; bytes <= kMostTailBytes; bytes *= 4) {
+    const std::string lines = record::last_lines(run.metrics_jsonl(), bytes);
+    if (!validation) validation = record::last_event(lines, "validation");
+    if (!checkpoint) checkpoint = record::last_event(lines, "checkpoint");
+    if ((validation && checkpoint) || bytes >= size) break;
   }
+  if (validation) sample.validation_loss = validation->loss;
+  if (!checkpoint || !checkpoint->step) return;
+  sample.checkpoint_step = static_cast<double>(*checkpoint->step);
+  sample.checkpoint_time = checkpoint->time;
 }
 
 }  // namespace
@@ -61,7 +73,7 @@ RunSample sample_of(const record::RunDir& run, const RunState& state) {
   RunSample sample{
       .name = state.plan.name, .id = state.plan.id, .scheduler = state.plan.scheduler, .state = state.status};
   sample.last_step = read_last_step(run);
-  add_newest_lines(run, sample);
+  add_newest_events(run, sample);
   if (!state.record) return sample;
   const record::RunRecord& record = *state.record;
   sample.ranks = record.world_size;

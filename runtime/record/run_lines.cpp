@@ -75,16 +75,18 @@ std::vector<Line> lines_of_newest(std::string_view text, int newest) {
   return lines;
 }
 
-// Returns the last of the whole lines for which `wanted` holds.
+// Returns the last of the whole lines for which `wanted` holds; lines without `word` are not parsed.
 template <typename Wanted>
-std::optional<MetricsLine> find_last(std::string_view text, Wanted wanted) {
+std::optional<MetricsLine> find_last(std::string_view text, std::string_view word, Wanted wanted) {
   size_t end = text.rfind('\n');
   while (end != std::string_view::npos && end > 0) {
     const size_t newline = text.rfind('\n', end - 1);
     const size_t begin = newline == std::string_view::npos ? 0 : newline + 1;
-    const auto line = base::parse_fields<MetricsLine>(text.substr(begin, end - begin), "a line");
-    if (line && wanted(*line)) return *line;
+    const std::string_view piece = text.substr(begin, end - begin);
     end = newline;
+    if (piece.find(word) == std::string_view::npos) continue;
+    const auto line = base::parse_fields<MetricsLine>(piece, "a line");
+    if (line && wanted(*line)) return *line;
   }
   return std::nullopt;
 }
@@ -108,14 +110,19 @@ std::vector<EventLine> parse_events(std::string_view text, int from_attempt) {
 }
 
 std::optional<int64_t> last_step(std::string_view metrics) {
-  const auto line = find_last(metrics, [](const MetricsLine& one) { return one.step.has_value(); });
+  const auto line = find_last(metrics, "step", [](const MetricsLine& one) { return one.step.has_value(); });
   return line ? line->step : std::nullopt;
 }
 
 std::optional<int64_t> last_checkpoint(std::string_view metrics, int attempt) {
-  const auto line = find_last(
-      metrics, [&](const MetricsLine& one) { return one.event == "checkpoint" && one.attempt == attempt; });
+  const auto line = find_last(metrics, "checkpoint", [&](const MetricsLine& one) {
+    return one.event == "checkpoint" && one.attempt == attempt;
+  });
   return line ? std::optional(line->step.value_or(0)) : std::nullopt;
+}
+
+std::optional<MetricsLine> last_event(std::string_view metrics, std::string_view event) {
+  return find_last(metrics, event, [&](const MetricsLine& one) { return one.event == event; });
 }
 
 std::string first_lines(const std::string& path, int64_t most_bytes) {

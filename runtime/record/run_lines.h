@@ -61,9 +61,11 @@ std::string to_json(const EventLine& line);
 std::vector<MetricsLine> parse_metrics(std::string_view text, int from_attempt = 0);
 std::vector<EventLine> parse_events(std::string_view text, int from_attempt = 0);
 
-// Return the newest step in the whole lines of metrics.jsonl, and that of the newest checkpoint that `attempt` wrote.
+// Return the newest step in the whole lines of metrics.jsonl, that of the newest checkpoint that `attempt` wrote, and the newest
+// line of an event.
 std::optional<int64_t> last_step(std::string_view metrics);
 std::optional<int64_t> last_checkpoint(std::string_view metrics, int attempt);
+std::optional<MetricsLine> last_event(std::string_view metrics, std::string_view event);
 
 // Return the beginning and the end of a file of lines, at most `most_bytes` of whole lines: what is of interest in a file that has
 // grown for months. "" when it cannot be read.

@@ -2,6 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include "launcher/verbs/run_sample.h"
+#include "runtime/record/run_lines.h"
+#include "tests/support/folder.h"
+
+using namespace shardrun;
 using namespace shardrun::launcher;
 
 TEST_CASE("prometheus: each family has its help, its type, and a sample for each run that has a value") {
@@ -65,4 +70,33 @@ TEST_CASE("prometheus: a name cannot end its label") {
   const RunSample hostile{"a\"} 1\nshardrun_run_loss{x=\"\\", "1", "local", "completed", 1, 1, {}};
   CHECK(prometheus_text({hostile}).find("name=\"a\\\"} 1\\\\x0ashardrun_run_loss{x=\\\"\\\\\",id=\"1\"") !=
         std::string::npos);
+}
+
+TEST_CASE(
+    "prometheus: checkpoint and validation are told for as long as a run goes on, however many steps "
+    "follow") {
+  const tests::Folder folder;
+  std::string lines = R"({"event":"validation","step":2,"loss":2.5,"attempt":0})"
+                      "\n"
+                      R"({"event":"checkpoint","step":3,"path":"/x","time":1790000000.5,"attempt":0})"
+                      "\n";
+  for (int step = 4; step < 4000; ++step) {
+    record::MetricsLine line;
+    line.step = step;
+    line.loss = 2.0;
+    line.loss_hex = "0x1.0000000000000p+1";
+    line.tokens_per_second = 1234567.0;
+    line.time = 1790000001.0 + step;
+    line.attempt = 0;
+    lines += to_json(line);
+  }
+  REQUIRE(lines.size() > 256 << 10);
+  folder.file("metrics.jsonl", lines);
+
+  const RunSample sample = sample_of({folder.path()}, {});
+
+  CHECK(sample.last_step->step == 3999);
+  CHECK(sample.validation_loss == 2.5);
+  CHECK(sample.checkpoint_step == 3.0);
+  CHECK(sample.checkpoint_time == 1790000000.5);
 }
