@@ -252,4 +252,9 @@ Result<record::LaunchPlan> read_plan(const record::RunDir& run) {
   return plan;
 }
 
+Result<spec::JobSpec> read_job(const record::RunDir& run) {
+  ASSIGN_OR_RETURN(const auto plan, read_plan(run));
+  return spec::load_job_spec(run.job_toml(), plan.overrides);
+}
+
 }  // namespace shardrun::launcher

@@ -31,6 +31,10 @@ base::Result<ReportRun> read_report(const record::RunDir& run) {
   if (auto text = base::read_file(run.job_toml())) report.spec = std::move(*text);
   if (auto plan = read_plan(run)) report.overrides = std::move(plan->overrides);
   report.record = std::move(sources.record);
+  if (const auto job = read_job(run)) {
+    report.has_batch = job->has_batch();
+    report.in_nats = job->program.command.empty();
+  }
   return report;
 }
 

@@ -48,8 +48,7 @@ std::string summary_of(const record::RunDir& run, const record::RunRecord& recor
       text += fmt::format("duration    {}{}\n", clock_time(end.value_or(base::unix_now()) - begin),
                           end ? "" : " so far");
   }
-  const auto plan = read_plan(run);
-  const auto spec = plan ? spec::load_job_spec(run.job_toml(), plan->overrides) : plan.error();
+  const auto spec = read_job(run);
   if (!spec || spec->has_batch()) text += fmt::format("batch       {}\n", describe_batch(record.batch));
   return text;
 }

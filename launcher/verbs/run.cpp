@@ -240,8 +240,8 @@ int dry_run(const Prepared& job, const RunOptions& options, const CommonOptions&
 }
 
 // The picture of the run, beside its record; a run without steps has none.
-bool write_plot(const record::RunDir& run, const std::string& name) {
-  const std::string svg = loss_plot_svg(read_curve(run), name);
+bool write_plot(const record::RunDir& run, const spec::JobSpec& job) {
+  const std::string svg = loss_plot_svg(read_curve(run), job.name, /*in_nats=*/job.program.command.empty());
   return !svg.empty() &&
          base::write_file_atomically(run.root + "/loss.svg", svg, record::kFileMode).has_value();
 }
@@ -342,7 +342,7 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   auto record = conduct(*scheduler, request);
   viewer.stop();
   if (!record) return fail(record.error(), common);
-  const bool plotted = write_plot(run, job.plan.name);
+  const bool plotted = write_plot(run, job.spec);
   if (common.json) {
     print_lines(to_json(*record));
   } else {

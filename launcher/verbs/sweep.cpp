@@ -258,7 +258,11 @@ int show_sweep(const std::string& folder, const CommonOptions& common) {
   // is newer.
   const auto now = base::read_file(json_of(folder), /*limit_bytes=*/16 << 20);
   if (now && *now == *text) (void)write_report(*report, folder);
-  const std::string svg = sweep_plot_svg(*report, curves);
+  const auto started = std::find_if(report->runs.begin(), report->runs.end(),
+                                    [](const SweepRun& run) { return !run.run.empty(); });
+  const auto job = started == report->runs.end() ? Error(Code::kNotFound, "no run has started")
+                                                 : read_job(record::RunDir{started->run});
+  const std::string svg = sweep_plot_svg(*report, curves, /*in_nats=*/job && job->program.command.empty());
   const bool drawn = !svg.empty() && base::write_file_atomically(folder + "/sweep.svg", svg).has_value();
   if (common.json) {
     print_text("{}", to_json(*report));

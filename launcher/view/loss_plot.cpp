@@ -8,7 +8,7 @@
 #include "launcher/view/svg_chart.h"
 
 namespace shardrun::launcher {
-std::string loss_plot_svg(const TrainingCurve& curve, const std::string& title) {
+std::string loss_plot_svg(const TrainingCurve& curve, const std::string& title, bool in_nats) {
   std::vector<StepPoint> points;
   for (const StepPoint& point : curve.steps) {
     if (std::isfinite(point.loss)) points.push_back(point);
@@ -48,7 +48,7 @@ std::string loss_plot_svg(const TrainingCurve& curve, const std::string& title) 
     svg += chart_dot(axes, labels, static_cast<double>(point->step), point->loss,
                      fmt::format("validation {:.3f}", point->loss));
   }
-  return svg + chart_end(title + ": loss, nats per token", "step");
+  return svg + chart_end(title + (in_nats ? ": loss, nats per token" : ": loss"), "step");
 }
 
 }  // namespace shardrun::launcher

@@ -55,10 +55,11 @@ std::vector<Fact> facts_of(const ReportRun& run) {
       {"Status", run.status},
       {"Ranks", fmt::format("{} on {}", record.world_size,
                             counted(static_cast<int64_t>(record.nodes.size()), "node"))},
-      {"Attempts", std::to_string(record.attempts.size())},
-      {"Batch", fmt::format("{} sequences: {} ranks × {} × {} micro-steps", record.batch.global_batch,
-                            record.batch.data_parallel, record.batch.micro_batch,
-                            record.batch.gradient_accumulation)}};
+      {"Attempts", std::to_string(record.attempts.size())}};
+  if (run.has_batch)
+    facts.push_back({"Batch", fmt::format("{} sequences: {} ranks × {} × {} micro-steps",
+                                          record.batch.global_batch, record.batch.data_parallel,
+                                          record.batch.micro_batch, record.batch.gradient_accumulation)});
   int64_t peak = 0;
   for (const auto& bytes : record.peak_memory_bytes) peak = std::max(peak, bytes.value_or(0));
   if (record.metrics) {
@@ -67,12 +68,14 @@ std::vector<Fact> facts_of(const ReportRun& run) {
     facts.push_back({"First loss", known(metrics.first_loss, "")});
     facts.push_back({"Final loss", known(metrics.final_loss, "")});
     facts.push_back({"Validation loss", known(metrics.validation_loss, "")});
-    facts.push_back({"Tokens a second", fmt::format("{:.0f}", metrics.tokens_per_second)});
-    facts.push_back({"Step, p50 and p99",
-                     fmt::format("{:.4g} s, {:.4g} s", metrics.step_seconds_p50, metrics.step_seconds_p99)});
+    if (metrics.tokens_per_second > 0)
+      facts.push_back({"Tokens a second", fmt::format("{:.0f}", metrics.tokens_per_second)});
+    if (metrics.step_seconds_p50 > 0)
+      facts.push_back({"Step, p50 and p99", fmt::format("{:.4g} s, {:.4g} s", metrics.step_seconds_p50,
+                                                        metrics.step_seconds_p99)});
     if (!metrics.utilization.empty())
       facts.push_back({"Utilization", to_string(metrics.utilization.front())});
-    facts.push_back({"Memory planned", bytes_text(metrics.planned.total())});
+    if (metrics.planned.total() > 0) facts.push_back({"Memory planned", bytes_text(metrics.planned.total())});
     facts.push_back({"Checkpoint", metrics.checkpoint});
   }
   if (peak > 0) facts.push_back({"Memory measured", bytes_text(peak) + " at most on a rank"});
@@ -268,13 +271,16 @@ std::vector<ChartData> charts_of(const std::vector<ReportRun>& runs) {
     const char* title;
     double StepPoint::*figure;
   };
-  constexpr Kind kKinds[] = {{"Loss, nats a token; dots: validation", &StepPoint::loss},
-                             {"Tokens a second", &StepPoint::tokens_per_second},
-                             {"Seconds of a step", &StepPoint::step_seconds},
-                             {"Norm of the gradient", &StepPoint::grad_norm},
-                             {"Learning rate", &StepPoint::learning_rate}};
+  const bool in_nats =
+      std::all_of(runs.begin(), runs.end(), [](const ReportRun& run) { return run.in_nats; });
+  const Kind kinds[] = {
+      {in_nats ? "Loss, nats a token; dots: validation" : "Loss; dots: validation", &StepPoint::loss},
+      {"Tokens a second", &StepPoint::tokens_per_second},
+      {"Seconds of a step", &StepPoint::step_seconds},
+      {"Norm of the gradient", &StepPoint::grad_norm},
+      {"Learning rate", &StepPoint::learning_rate}};
   std::vector<ChartData> charts;
-  for (const Kind& kind : kKinds) {
+  for (const Kind& kind : kinds) {
     ChartData chart{kind.title, {}};
     for (int run = 0; run < static_cast<int>(runs.size()); ++run) {
       add_line(chart, run, series_of(runs[run].curve.steps, kind.figure), false);

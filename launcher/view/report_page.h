@@ -27,6 +27,8 @@ struct ReportRun {
   std::vector<record::RankExit> exits;  // of its last attempt; ranks that left none are missing
   std::string spec;                     // job.toml as it was asked for
   std::vector<std::string> overrides;   // what --set changed in it: "optimizer.steps=50"; none is empty
+  bool has_batch = true;                // whether the job counts sequences
+  bool in_nats = true;                  // its losses: those of the built-in trainer
 };
 
 // A key of a job.toml with its value, as they stand in the text.

@@ -63,7 +63,8 @@ std::string sweep_table_text(const SweepReport& report) {
   return text;
 }
 
-std::string sweep_plot_svg(const SweepReport& report, const std::vector<TrainingCurve>& curves) {
+std::string sweep_plot_svg(const SweepReport& report, const std::vector<TrainingCurve>& curves,
+                           bool in_nats) {
   std::optional<ChartAxes> axes;
   for (const TrainingCurve& curve : curves) {
     for (const StepPoint& point : curve.steps) {
@@ -109,7 +110,9 @@ std::string sweep_plot_svg(const SweepReport& report, const std::vector<Training
                       ChartAxes::kWidth - ChartAxes::kRight - 4, ChartAxes::kTop + kLineHeight * (i + 1),
                       colour(i), name, best == i ? " *" : "");
   }
-  return svg + chart_end(report.name + ": loss of each run, nats per token", "step");
+  return svg +
+         chart_end(report.name + (in_nats ? ": loss of each run, nats per token" : ": loss of each run"),
+                   "step");
 }
 
 void fields(auto& visit, base::Is<SweepRun> auto& run) {

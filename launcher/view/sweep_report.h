@@ -33,8 +33,9 @@ std::optional<int> best_run(const SweepReport& report);
 
 // Returns the table for people; the best run is marked.
 std::string sweep_table_text(const SweepReport& report);
-// Returns all loss curves in one picture, `curves` in the order of the runs; empty when none has two steps.
-std::string sweep_plot_svg(const SweepReport& report, const std::vector<TrainingCurve>& curves);
+// Returns all loss curves in one picture, `curves` in the order of the runs; empty when none has two steps. Losses of the built-in
+// trainer are in nats.
+std::string sweep_plot_svg(const SweepReport& report, const std::vector<TrainingCurve>& curves, bool in_nats);
 
 std::string to_json(const SweepReport& report);
 // kCorrupt says what is wrong.

@@ -146,12 +146,13 @@ void TrainingNotes::add(std::string_view lines) {
     newest = line.attempt;
     Training& training = attempts[line.attempt];
     if (line.event == "first_barrier") training.barrier = line.unix_time;
+    if (!line.time) continue;  // of a program that does not say when
     if (!line.event && !training.first_step) {
-      training.first_step = line.time.value_or(0.0);
+      training.first_step = line.time;
       training.first = line.step.value_or(0);
     }
     if (line.event != "checkpoint") continue;
-    training.last_checkpoint = line.time.value_or(0.0);
+    training.last_checkpoint = line.time;
     training.checkpoint = line.step.value_or(0);
     ++training.checkpoints;
   }

@@ -122,6 +122,22 @@ TEST_CASE("report: of each rank it is told how long it computed and waited, wher
   CHECK(has(page, R"({"title":"waiting for other ranks in steps","unit":"%","values":[null,25]})"));
 }
 
+TEST_CASE("report: of a command that tells only its losses, no speed, memory, batch or unit is invented") {
+  ReportRun run = run_named("program");
+  run.has_batch = run.in_nats = false;
+  run.record.metrics.emplace();
+  run.record.metrics->steps = 2;
+  run.record.metrics->final_loss = 4.5;
+
+  const std::string page = report_page({run}, "");
+
+  CHECK(has(page, "<th>Final loss</th><td>4.5</td>"));
+  for (const char* invented :
+       {"<th>Tokens a second", "<th>Step, p50", "<th>Memory planned", "<th>Batch", "nats"})
+    CHECK_FALSE(has(page, invented));
+  CHECK(has(report_page({run_named("tiny")}, ""), "nats a token"));
+}
+
 TEST_CASE("report: two runs are compared, and only what differs in their jobs is shown") {
   ReportRun first = run_named("tiny"), second = run_named("tiny");
   second.record.id = "8";

@@ -81,14 +81,16 @@ TEST_CASE("sweep: one picture has every curve that has two steps, and no name in
   TrainingCurve curve;
   curve.steps = {{1, 3.0}, {2, 2.0}};
 
-  const std::string svg = sweep_plot_svg(report, {curve, curve, {}});
+  const std::string svg = sweep_plot_svg(report, {curve, curve, {}}, /*in_nats=*/true);
 
   size_t curves = 0;
   for (size_t at = svg.find("<polyline"); at != std::string::npos; at = svg.find("<polyline", at + 1))
     ++curves;
   CHECK_EQ(curves, 2);
   CHECK_EQ(svg.find("<script"), std::string::npos);
-  CHECK_EQ(sweep_plot_svg(report, {{}, {}, {}}), "");
+  CHECK_NE(svg.find("nats per token"), std::string::npos);
+  CHECK_EQ(sweep_plot_svg(report, {curve, curve, {}}, /*in_nats=*/false).find("nats"), std::string::npos);
+  CHECK_EQ(sweep_plot_svg(report, {{}, {}, {}}, /*in_nats=*/true), "");
 }
 
 TEST_CASE("sweep: sweep.json says what it was written from") {

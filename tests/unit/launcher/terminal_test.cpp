@@ -129,7 +129,7 @@ TEST_CASE("pictures: no words overprint others, however many there are") {
     if (step % 10 == 0) curve.validations.push_back(point);
   }
   curve.unigram_entropy = 3.0;
-  const std::string loss = loss_plot_svg(curve, "x");
+  const std::string loss = loss_plot_svg(curve, "x", /*in_nats=*/true);
   CHECK_EQ(overprinted(loss), "");
   CHECK_NE(loss.find("validation 3.000"), std::string::npos);  // the last one has its words
   CHECK_NE(loss.find("unigram entropy"), std::string::npos);

@@ -106,6 +106,21 @@ TEST_CASE("explain: a clock that was set back while the run went on turns nothin
                                                "FIRST CAU", "collatera", "attempt 0"});
 }
 
+TEST_CASE("explain: of a program that does not say when its steps ended, none is told") {
+  TimelineSources sources = two_attempts();
+  sources.training = {};
+  sources.training.add(R"({"step":1,"loss":2.0,"total_steps":9})"
+                       "\n"
+                       R"({"event":"checkpoint","step":4})"
+                       "\n");
+
+  const std::string text = render_timeline(make_timeline(sources));
+
+  CHECK(text.find("first step") == std::string::npos);
+  CHECK(text.find("checkpoint of step") == std::string::npos);
+  CHECK(text.find("1970-01-01T00:00:00") == std::string::npos);
+}
+
 TEST_CASE("explain: JSON marks the first cause") {
   const auto list = base::parse_json(timeline_json(make_timeline(two_attempts())));
   CHECK(list.size() == 9);

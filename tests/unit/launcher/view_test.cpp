@@ -164,13 +164,16 @@ TEST_CASE("numbers: thousands, times and bytes read well") {
 TEST_CASE("loss plot: a curve becomes an SVG with its title escaped; too few points become nothing") {
   TrainingCurve curve;
   add_metrics("{\"step\":1,\"loss\":3.0}\n", curve);
-  CHECK_EQ(loss_plot_svg(curve, "x"), "");
+  CHECK_EQ(loss_plot_svg(curve, "x", /*in_nats=*/true), "");
   add_metrics("{\"step\":2,\"loss\":2.0}\n{\"step\":3,\"loss\":1.5}\n", curve);
-  const std::string svg = loss_plot_svg(curve, "a<b&\"c\"");
+  const std::string svg = loss_plot_svg(curve, "a<b&\"c\"", /*in_nats=*/true);
   CHECK_EQ(svg.rfind("<svg ", 0), 0);
   CHECK_NE(svg.find("a&lt;b&amp;&quot;c&quot;"), std::string::npos);
   CHECK_EQ(svg.find("nan"), std::string::npos);
   CHECK_EQ(svg.substr(svg.size() - 7), "</svg>\n");
+  // What the loss of a command's program is, nobody here knows.
+  CHECK_NE(svg.find("nats per token"), std::string::npos);
+  CHECK_EQ(loss_plot_svg(curve, "x", /*in_nats=*/false).find("nats"), std::string::npos);
 }
 
 TEST_CASE("sbatch script: the allocation's options, and one line that no value of the spec can change") {
