@@ -131,17 +131,13 @@ void fill_metrics(RunRecord& record, const ConductRequest& request, const record
     record.peak_memory_bytes[rank] = exit.peak_memory_bytes;
   }
   const auto text = base::read_file(paths.summary_json(attempt));
-  if (!text) {
-    if (!request.spec->program.command.empty())
-      record.metrics = record::metrics_of_command(record::last_lines(paths.metrics_jsonl()));
-    return;
-  }
+  if (!text) return;
   auto metrics = record::parse_training_metrics(*text);
   if (!metrics) return;
   record.versions.insert(metrics->versions.begin(), metrics->versions.end());
   record.metrics = std::move(*metrics);
   if (attempt > 0) {  // the trainer knows the steps of its own attempt
-    const auto whole = record::metrics_of_command(record::first_lines(paths.metrics_jsonl()));
+    const auto whole = record::metrics_of_lines(record::first_lines(paths.metrics_jsonl()));
     if (whole && whole->first_loss) record.metrics->first_loss = whole->first_loss;
   }
   record.metrics->utilization =
@@ -473,6 +469,9 @@ class Conductor {
     record::Attempt& noted = record_.attempts.back();
     noted.checkpoint_step =
         record::last_checkpoint(record::last_lines(paths_.metrics_jsonl()), attempt.number);
+    // What earlier attempts trained stays known, also where this one could not begin.
+    if (!record_.metrics)
+      record_.metrics = record::metrics_of_lines(record::last_lines(paths_.metrics_jsonl()));
     apply_verdict(record_, std::move(verdict));
     note_bad_nodes(noted, bad_);
     if (record_.status == RunStatus::kFailed) next_ = muster_nodes();

@@ -7,13 +7,18 @@
 
 namespace shardrun::record {
 
-std::optional<TrainingMetrics> metrics_of_command(std::string_view metrics) {
+std::optional<TrainingMetrics> metrics_of_lines(std::string_view metrics) {
   TrainingMetrics figures;
   std::vector<double> seconds;
   double tokens = 0.0;
   int told_tokens = 0;
   std::optional<MetricsLine> before;
   for (MetricsLine& line : parse_metrics(metrics)) {
+    if (line.event == "checkpoint") figures.checkpoint = line.path.value_or("");
+    if (line.event == "validation" && line.loss) {
+      figures.validation_loss = line.loss;
+      figures.unigram_entropy = line.unigram_entropy;
+    }
     if (!line.step || line.event) continue;
     if (line.loss && !figures.first_loss) figures.first_loss = line.loss;
     if (line.loss) figures.final_loss = line.loss;

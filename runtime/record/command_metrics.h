@@ -1,4 +1,4 @@
-// What a command program told of its training, line by line, as the figures of a run.
+// What a run told of its training, line by line, as its figures: of a command program, or of a trainer that left no summary.
 //
 // Thread rule: pure function.
 #pragma once
@@ -10,9 +10,9 @@
 
 namespace shardrun::record {
 
-// Returns the figures of the steps in a metrics.jsonl that a command program wrote (docs/formats.md): its first and last loss,
-// the mean of its tokens a second, and the percentiles of its steps' seconds, which follow from two lines' times where the
-// program does not say them. nullopt where no line tells of a step.
-std::optional<TrainingMetrics> metrics_of_command(std::string_view metrics);
+// Returns the figures of the steps in a metrics.jsonl (docs/formats.md): its first and last loss, the mean of its tokens a second,
+// the percentiles of its steps' seconds, which follow from two lines' times where the program does not say them, and the newest
+// validation and checkpoint. nullopt where no line tells of a step.
+std::optional<TrainingMetrics> metrics_of_lines(std::string_view metrics);
 
 }  // namespace shardrun::record

@@ -112,6 +112,13 @@ class Figures {
  public:
   Figures(const RunRecord& record, Results& results) : record_(record), results_(results) {
     if (record.attempts.empty()) return;
+    for (size_t i = 0; i + 1 < record.attempts.size(); ++i) {
+      const Attempt& one = record.attempts[i];
+      // The end of one whose conductor was killed nobody has noted.
+      const double ended = one.ended.value_or(record.attempts[i + 1].started);
+      earlier_ += std::max(0.0, ended - one.started);
+      between_ += std::max(0.0, record.attempts[i + 1].started - ended);
+    }
     started_ = record.attempts.front().started;
     last_started_ = record.attempts.back().started;
     ended_ = record.attempts.back().ended.value_or(0.0);
@@ -142,8 +149,10 @@ class Figures {
     if (!metrics.steps_seconds || ended_ <= started_) return;
     if (record_.precompile && record_.precompile->seconds)
       add("Time to compile", minutes(*record_.precompile->seconds), "minutes");
-    if (record_.attempts.size() > 1)
-      add("Time in earlier attempts", minutes(last_started_ - started_), "minutes");
+    if (record_.attempts.size() > 1) {
+      add("Time in earlier attempts", minutes(earlier_), "minutes");
+      add("Time between attempts", minutes(between_), "minutes");
+    }
     add("Time to start", minutes(metrics.first_barrier_seconds), "minutes");
     add("Time in steps", minutes(*metrics.steps_seconds), "minutes");
     const double rest = ended_ - last_started_ - metrics.first_barrier_seconds - *metrics.steps_seconds;
@@ -166,6 +175,7 @@ class Figures {
   const RunRecord& record_;
   Results& results_;
   double started_ = 0.0, last_started_ = 0.0, ended_ = 0.0;
+  double earlier_ = 0.0, between_ = 0.0;  // in the attempts before the last, and between two of them
 };
 
 }  // namespace

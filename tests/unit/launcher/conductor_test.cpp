@@ -140,6 +140,37 @@ TEST_CASE_FIXTURE(
 }
 
 TEST_CASE_FIXTURE(
+    Fixture,
+    "conductor: an attempt without a summary leaves what earlier ones trained, with its checkpoint") {
+  spec.program.command.clear();
+  spec.program.trainer = "llama";
+  bool can_start = true;
+  FakeScheduler scheduler([&](const StepRequest&) -> Result<StepOutcome> {
+    if (!can_start) return Error(Code::kRefused, "no ranks today");
+    std::ofstream(path("metrics.jsonl"))
+        << R"({"step":40,"loss":1.75,"tokens_per_second":10,"attempt":0})"
+        << "\n"
+        << R"({"event":"checkpoint","step":40,"path":"/c/step_40","attempt":0})"
+        << "\n";
+    return two_ranks_end_with(1, 1);
+  });
+  const auto failed = conduct(scheduler, request);
+  REQUIRE(failed);
+  REQUIRE(failed->metrics);
+  CHECK(failed->metrics->steps == 40);
+
+  can_start = false;
+  const auto resumed = conduct(scheduler, request);
+
+  REQUIRE(resumed);
+  CHECK(resumed->status == RunStatus::kRefused);
+  REQUIRE(resumed->metrics);
+  CHECK(resumed->metrics->steps == 40);
+  CHECK(*resumed->metrics->final_loss == 1.75);
+  CHECK(record_on_disk().metrics->checkpoint == "/c/step_40");
+}
+
+TEST_CASE_FIXTURE(
     Fixture, "conductor: the trainer's summary becomes the record's metrics and its last step is named") {
   spec.program = {"llama", {}};
   FakeScheduler scheduler([&](const StepRequest&) {

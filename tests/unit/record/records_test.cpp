@@ -38,9 +38,23 @@ TEST_CASE(
   CHECK(record::last_lines(folder / "none").empty());
 }
 
+TEST_CASE("metrics: of a trainer that left no summary the lines say its last validation and checkpoint") {
+  const auto figures = record::metrics_of_lines(
+      "{\"step\":1,\"loss\":3.5,\"attempt\":0}\n"
+      "{\"event\":\"validation\",\"step\":1,\"loss\":3.6,\"unigram_entropy\":3.1,\"attempt\":0}\n"
+      "{\"event\":\"checkpoint\",\"step\":1,\"path\":\"/c/step_1\",\"attempt\":0}\n"
+      "{\"step\":2,\"loss\":3.0,\"attempt\":0}\n");
+  REQUIRE(figures);
+  CHECK(figures->steps == 2);
+  CHECK(*figures->final_loss == 3.0);
+  CHECK(*figures->validation_loss == 3.6);
+  CHECK(*figures->unigram_entropy == 3.1);
+  CHECK(figures->checkpoint == "/c/step_1");
+}
+
 TEST_CASE(
     "metrics: what a command program tells of its steps becomes the run's figures, across its restarts") {
-  const auto figures = record::metrics_of_command(
+  const auto figures = record::metrics_of_lines(
       "{\"step\": 1, \"loss\": 3.5, \"time\": 100.0}\n"
       "{\"step\": 11, \"loss\": 3.0, \"time\": 105.0, \"tokens_per_second\": 10}\n"
       "no json\n"
@@ -53,7 +67,7 @@ TEST_CASE(
   CHECK(figures->tokens_per_second == 15.0);
   CHECK(figures->step_seconds_p50 == 0.75);
   CHECK(figures->checkpoint.empty());
-  CHECK_FALSE(record::metrics_of_command("{\"event\": \"note\"}\n"));
+  CHECK_FALSE(record::metrics_of_lines("{\"event\": \"note\"}\n"));
 
   // A line that names no attempt is the newest one's.
   const auto lines = record::parse_metrics("{\"step\":1,\"loss\":1.0}\n", /*from_attempt=*/2);
