@@ -32,7 +32,7 @@ namespace {
 using base::Result;
 
 constexpr int kRefreshMilliseconds = 1000;
-constexpr int64_t kLogTailBytes = 64 << 10, kOutputTailBytes = 4 << 10;
+constexpr int64_t kLogTailBytes = 64 << 10;
 
 // Gathers what there is to see of one run.
 class TopSource {
@@ -85,7 +85,8 @@ class TopSource {
   void add_ranks(const RunState& state, const record::Attempt& attempt, TopView& view) {
     auto sights = look_at_attempt(attempt.number);
     if (sights) {
-      for (const contract::RankSight& sight : *sights) view.ranks.push_back(describe(sight, trainer_));
+      const auto first = trainer_ ? first_step_.of(run_.metrics_jsonl(), attempt.number) : std::nullopt;
+      for (const contract::RankSight& sight : *sights) view.ranks.push_back(describe(sight, trainer_, first));
       return;
     }
     view.note = fmt::format("what the ranks do now is not known here: {}", sights.error().to_string());
@@ -122,8 +123,8 @@ class TopSource {
       }
     }
     for (const auto& [rank, segments] : logs.segments) {
-      add_last_line(rank, run_.rank_out(attempt.number, rank, segments.back()));
-      add_last_line(rank, run_.rank_err(attempt.number, rank, segments.back()));
+      add_last_line(rank, run_.rank_out(attempt.number, rank, segments.back()),
+                    run_.rank_err(attempt.number, rank, segments.back()));
     }
     for (TopRank& rank : view.ranks) {
       if (const auto found = last_lines_.find(rank.global_rank); found != last_lines_.end()) {
@@ -132,13 +133,14 @@ class TopSource {
     }
   }
 
-  // Notes the last line that has come in a file of a rank's output.
-  void add_last_line(int rank, const std::string& path) {
-    files_.skip_to_last(path, kOutputTailBytes);
-    record::NodeLines lines;
-    lines.append(files_.take_new(path, /*to_the_end=*/false, kLogTailBytes), [&](std::string_view text) {
-      if (!text.empty()) last_lines_[rank] = text;
-    });
+  // Notes the last line of a rank's output and errors: of the two files that which was written last.
+  void add_last_line(int rank, std::string out, std::string err) {
+    std::error_code ignored;
+    if (std::filesystem::last_write_time(out, ignored) > std::filesystem::last_write_time(err, ignored))
+      std::swap(out, err);
+    for (const std::string& path : {out, err}) {
+      if (std::string line = last_line(path); !line.empty()) last_lines_[rank] = std::move(line);
+    }
   }
 
   record::RunDir run_;
@@ -147,6 +149,7 @@ class TopSource {
   int64_t total_steps_;
   GrowingText files_;
   TrainingCurve curve_;
+  FirstStep first_step_;
   int attempt_ = -1;
   std::map<int, std::string> last_lines_;  // of attempt_, by global rank
 };

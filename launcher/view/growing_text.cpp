@@ -8,6 +8,7 @@
 #include <array>
 
 #include "runtime/base/io.h"
+#include "runtime/record/node_lines.h"
 
 namespace shardrun::launcher {
 
@@ -39,6 +40,22 @@ void GrowingText::skip_to_last(const std::string& path, int64_t bytes) {
   const size_t newline = text.find('\n');
   offsets_[path] =
       status.st_size - bytes + static_cast<int64_t>(newline == std::string::npos ? 0 : newline + 1);
+}
+
+std::string last_line(const std::string& path) {
+  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) return "";
+  std::array<char, 4096> tail;
+  const int64_t begin = std::max<int64_t>(0, status.st_size - static_cast<int64_t>(tail.size()));
+  const ssize_t got = ::pread(fd.get(), tail.data(), tail.size(), begin);
+  if (got <= 0) return "";
+  std::string last;
+  record::NodeLines lines;
+  lines.append(std::string_view(tail.data(), static_cast<size_t>(got)), [&](std::string_view line) {
+    if (!line.empty()) last = line;
+  });
+  return last.empty() ? std::string(lines.pending()) : last;
 }
 
 }  // namespace shardrun::launcher

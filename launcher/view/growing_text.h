@@ -1,6 +1,6 @@
-// GrowingText: files that others append to, read piece by piece.
+// GrowingText: files that others append to, read piece by piece; and what stands last in one.
 //
-// Thread rule: thread-compatible.
+// Thread rule: thread-compatible; last_line is a free function for any thread.
 #pragma once
 
 #include <cstdint>
@@ -23,5 +23,9 @@ class GrowingText {
  private:
   std::map<std::string, int64_t> offsets_;
 };
+
+// Returns the last line of a file that is not empty, from its last 4 KiB, as `logs` would show it: a carriage return ends a line. One
+// without its end counts where there is no other. "" when there is none, or when it cannot be read.
+std::string last_line(const std::string& path);
 
 }  // namespace shardrun::launcher

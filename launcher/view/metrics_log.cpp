@@ -2,11 +2,14 @@
 
 #include <limits>
 
-#include "launcher/view/growing_text.h"
+#include <fmt/format.h>
+
 #include "runtime/record/run_lines.h"
 
 namespace shardrun::launcher {
 namespace {
+
+constexpr int64_t kPieceBytes = int64_t{1} << 20;
 
 // The seconds of a step of a program that tells only when its steps ended; not a number where two lines do not say.
 double seconds_between(const StepPoint& before, const StepPoint& point) {
@@ -44,8 +47,27 @@ void add_metrics(std::string_view text, TrainingCurve& curve) {
   }
 }
 
+std::optional<int64_t> FirstStep::of(const std::string& path, int attempt) {
+  if (attempt != attempt_) *this = FirstStep();
+  attempt_ = attempt;
+  // Lines of other attempts, of which there may be very many, are not parsed.
+  const std::string word = fmt::format("\"attempt\":{}", attempt);
+  while (!step_) {
+    const std::string piece = file_.take_new(path, /*to_the_end=*/false, kPieceBytes);
+    if (piece.empty()) break;
+    const std::string_view text = piece;
+    for (size_t at = text.find(word); at != std::string_view::npos && !step_; at = text.find(word, at + 1)) {
+      const size_t begin = text.rfind('\n', at) + 1;  // of the first line 0
+      for (const record::MetricsLine& line :
+           record::parse_metrics(text.substr(begin, text.find('\n', at) - begin))) {
+        if (!line.event && line.attempt == attempt) step_ = line.step;
+      }
+    }
+  }
+  return step_;
+}
+
 void each_piece(const std::string& path, const std::function<void(std::string_view lines)>& add) {
-  constexpr int64_t kPieceBytes = int64_t{1} << 20;
   GrowingText file;
   while (true) {
     const std::string lines = file.take_new(path, /*to_the_end=*/false, kPieceBytes);

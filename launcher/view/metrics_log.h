@@ -1,14 +1,17 @@
 // metrics.jsonl as the views need it: the steps and validations that the trainer reported.
 //
-// Thread rule: pure functions.
+// Thread rule: pure functions; FirstStep is thread-compatible.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "launcher/view/growing_text.h"
 
 namespace shardrun::launcher {
 
@@ -34,6 +37,18 @@ struct TrainingCurve {
 // Adds the lines of `text` to `curve`; lines that are not JSON, without a loss, or of no interest are skipped. A step
 // that appears again (after a restart) replaces what came at and after it.
 void add_metrics(std::string_view text, TrainingCurve& curve);
+
+// The first step of an attempt, looked for in a metrics.jsonl of a trainer that grows.
+class FirstStep {
+ public:
+  // Reads what has come since the last call for this attempt.
+  std::optional<int64_t> of(const std::string& path, int attempt);
+
+ private:
+  GrowingText file_;
+  int attempt_ = -1;
+  std::optional<int64_t> step_;
+};
 
 // Calls `add` with the whole lines of a metrics.jsonl, piece by piece, so that no more than a piece of it is in memory.
 void each_piece(const std::string& path, const std::function<void(std::string_view lines)>& add);

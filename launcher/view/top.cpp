@@ -122,7 +122,7 @@ void worst_first(std::vector<Row>& rows) {
 
 }  // namespace
 
-TopRank describe(const contract::RankSight& sight, bool trainer) {
+TopRank describe(const contract::RankSight& sight, bool trainer, std::optional<int64_t> first_step) {
   const contract::Beat& beat = sight.beat;
   TopRank rank;
   rank.global_rank = sight.global_rank;
@@ -134,7 +134,10 @@ TopRank describe(const contract::RankSight& sight, bool trainer) {
   if (trainer && beat.step > 0) {
     rank.step = beat.step;
     rank.step_seconds = static_cast<double>(beat.step_microseconds) * 1e-6;
-    rank.busy_seconds = static_cast<double>(beat.busy_microseconds) * 1e-6 / static_cast<double>(beat.step);
+    if (first_step && beat.step >= *first_step) {
+      rank.busy_seconds = static_cast<double>(beat.busy_microseconds) * 1e-6 /
+                          static_cast<double>(beat.step - *first_step + 1);
+    }
   }
   if (!sight.left && beat.resident_bytes > 0) rank.memory_bytes = beat.resident_bytes;
   rank.trouble = true;

@@ -36,8 +36,9 @@ struct TopView {
   std::string note;  // why something is missing; empty if nothing is
 };
 
-// Describes what is known of a rank. `trainer` says whether its steps are known.
-TopRank describe(const contract::RankSight& sight, bool trainer);
+// Describes what is known of a rank. `trainer` says whether its steps are known, `first_step` which was the first of this attempt,
+// for a rank counts its busy time from there on; nullopt: not known, and so is that of a step.
+TopRank describe(const contract::RankSight& sight, bool trainer, std::optional<int64_t> first_step);
 
 struct TopSize {
   int columns = 0, rows = 0;  // 0: unlimited

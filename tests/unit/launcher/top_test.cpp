@@ -55,7 +55,7 @@ TEST_CASE(
             .step_microseconds = 500'000,
             .busy_microseconds = 2'000'000,
             .resident_bytes = 4096};
-  const TopRank rank = describe(sight_of(beat), true);
+  const TopRank rank = describe(sight_of(beat), true, 1);
   CHECK(rank.state == "computes");
   CHECK(rank.step == 10);
   CHECK(*rank.step_seconds == doctest::Approx(0.5));
@@ -63,34 +63,53 @@ TEST_CASE(
   CHECK(rank.memory_bytes == 4096);
   CHECK_FALSE(rank.trouble);
   beat.waiting = true;
-  CHECK(describe(sight_of(beat), true).state == "waits");
+  CHECK(describe(sight_of(beat), true, 1).state == "waits");
   beat.phase = RankPhase::kSaving;
-  CHECK(describe(sight_of(beat), true).state == "saves");
+  CHECK(describe(sight_of(beat), true, 1).state == "saves");
   beat.state = 'T';
-  CHECK(describe(sight_of(beat), true).state == "stopped");
-  CHECK(describe(sight_of(beat), true).trouble);
+  CHECK(describe(sight_of(beat), true, 1).state == "stopped");
+  CHECK(describe(sight_of(beat), true, 1).trouble);
+}
+
+TEST_CASE("top: the busy time of a step is that of this attempt's steps, and not known before their first") {
+  const RankSight sight =
+      sight_of({.phase = RankPhase::kStepping, .step = 110, .state = 'R', .busy_microseconds = 2'000'000});
+  CHECK(*describe(sight, true, 101).busy_seconds == doctest::Approx(0.2));
+  CHECK_FALSE(describe(sight, true, 111).busy_seconds.has_value());
+  CHECK_FALSE(describe(sight, true, {}).busy_seconds.has_value());
+
+  const tests::Folder folder;
+  const std::string path = folder.file("metrics.jsonl",
+                                       "{\"step\":109,\"loss\":1.0,\"attempt\":1}\n"
+                                       "{\"event\":\"first_barrier\",\"seconds\":1.0,\"attempt\":11}\n");
+  FirstStep first;
+  CHECK_FALSE(first.of(path, 11).has_value());
+  std::ofstream(path, std::ios::app) << "{\"step\":101,\"loss\":1.0,\"attempt\":11}\n"
+                                     << "{\"step\":102,\"loss\":1.0,\"attempt\":11}\n";
+  CHECK(first.of(path, 11) == 101);
+  CHECK(first.of(path, 1) == 109);
 }
 
 TEST_CASE("top: a rank that was never heard, is silent or has ended is told apart") {
   RankSight sight =
       sight_of({.phase = RankPhase::kStepping, .step = 1, .state = 'R', .resident_bytes = 4096});
   sight.milliseconds_ago = 3100;
-  CHECK(describe(sight, true).state == "silent 3.1 s");
-  CHECK(describe(sight, true).trouble);
+  CHECK(describe(sight, true, 1).state == "silent 3.1 s");
+  CHECK(describe(sight, true, 1).trouble);
   sight.left = true;
-  CHECK(describe(sight, true).state == "ended");
-  CHECK_FALSE(describe(sight, true).trouble);
-  CHECK_FALSE(describe(sight, true).memory_bytes.has_value());
+  CHECK(describe(sight, true, 1).state == "ended");
+  CHECK_FALSE(describe(sight, true, 1).trouble);
+  CHECK_FALSE(describe(sight, true, 1).memory_bytes.has_value());
   sight.heard = false;
-  CHECK(describe(sight, true).state == "not heard");
+  CHECK(describe(sight, true, 1).state == "not heard");
 }
 
 TEST_CASE("top: a command has no steps, but it is quiet when it writes nothing for long") {
   Beat beat{.state = 'S', .quiet_milliseconds = 100};
-  CHECK(describe(sight_of(beat), false).state == "runs");
-  CHECK_FALSE(describe(sight_of(beat), false).step.has_value());
+  CHECK(describe(sight_of(beat), false, {}).state == "runs");
+  CHECK_FALSE(describe(sight_of(beat), false, {}).step.has_value());
   beat.quiet_milliseconds = 83'000;
-  CHECK(describe(sight_of(beat), false).state == "quiet 01:23");
+  CHECK(describe(sight_of(beat), false, {}).state == "quiet 01:23");
 }
 
 TEST_CASE("top: plain text has every rank and whole lines") {
@@ -150,4 +169,15 @@ TEST_CASE(
   CHECK(files.take_new(path, false) == "more\n");
   CHECK(files.take_new(path, true) == "half");
   CHECK(files.take_new(folder / "missing", false).empty());
+}
+
+TEST_CASE("top: the last line of a program that draws a progress bar is the newest state of the bar") {
+  const tests::Folder folder;
+  CHECK(last_line(folder.file("bar", "begins\n  0%|\r 10%|\r 20%|\r")) == " 20%|");
+  CHECK(last_line(folder.file("leading", "begins\n\r 10%|\r 20%|")) == " 10%|");  // its end has not come
+  CHECK(last_line(folder.file("blank", "said\r\n\n\n")) == "said");
+  CHECK(last_line(folder.file("half", "half")) == "half");
+  CHECK(last_line(folder.file("long", std::string(100000, 'x') + "\nend\n")) == "end");
+  CHECK(last_line(folder.file("empty", "")).empty());
+  CHECK(last_line(folder / "missing").empty());
 }
