@@ -2,6 +2,7 @@
 #include <ctime>
 
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include <fmt/chrono.h>
@@ -30,25 +31,44 @@ base::Result<ReportRun> read_report(const record::RunDir& run) {
   if (!sources.exits.empty()) report.exits = std::move(sources.exits.back());
   if (auto text = base::read_file(run.job_toml())) report.spec = std::move(*text);
   if (auto plan = read_plan(run)) report.overrides = std::move(plan->overrides);
-  report.record = std::move(sources.record);
   if (const auto job = read_job(run)) {
     report.has_batch = job->has_batch();
     report.in_nats = job->program.command.empty();
   }
+  report.record = std::move(sources.record);
   return report;
 }
 
-int report(const ReportOptions& options, const CommonOptions& common) {
+// Reads the runs that were named. Among several, those that have not started and what is there but no run, as the folder of a
+// sweep, are left out with a warning: runs/<name>/* names them all.
+base::Result<std::vector<ReportRun>> read_reports(const std::vector<std::string>& names,
+                                                  const CommonOptions& common) {
   std::vector<ReportRun> runs;
   std::set<std::string> seen;  // `latest` is one of the others
-  for (const std::string& name : options.runs) {
+  std::optional<base::Error> first;
+  for (const std::string& name : names) {
     auto found = find_run(name, common);
-    if (!found) return fail(found.error(), common);
-    if (!seen.insert(std::filesystem::weakly_canonical(found->root)).second) continue;
-    auto run = read_report(*found);
-    if (!run) return fail(run.error(), common);
-    runs.push_back(std::move(*run));
+    std::error_code ignored;
+    if (!found && !std::filesystem::exists(name, ignored)) return std::move(found).error();  // it is misspelt
+    if (found && !seen.insert(std::filesystem::weakly_canonical(found->root)).second) continue;
+    auto run = found ? read_report(*found) : found.error();
+    if (run) {
+      runs.push_back(std::move(*run));
+      continue;
+    }
+    const base::Error why = found ? not_started_or(*found, run.error()) : run.error();
+    if (names.size() > 1)
+      warn({fmt::format("{} is left out: {}", name, found ? why.to_string() : "it is no run")});
+    if (!first) first = why;
   }
+  if (runs.empty()) return *first;
+  return runs;
+}
+
+int report(const ReportOptions& options, const CommonOptions& common) {
+  const auto read = read_reports(options.runs, common);
+  if (!read) return fail(read.error(), common);
+  const std::vector<ReportRun>& runs = *read;
   const std::string path = options.output.empty() ? runs[0].directory + "/report.html" : options.output;
   const std::string made =
       fmt::format("Written by shardrun at {:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)));
@@ -66,7 +86,10 @@ void add_report(CLI::App& app, CommandLine& line) {
   CLI::App* verb = app.add_subcommand(
       "report",
       "Write one or several runs as a page for a browser: verdict, curves, ranks, memory, what differs");
-  verb->add_option("run", options.runs, "Runs: each a directory, an id, or a job's name for its newest")
+  verb->add_option(
+          "run", options.runs,
+          "Runs: each a directory, an id, or a job's name for its newest; of several, what is no run or "
+          "has not started is left out")
       ->required();
   verb->add_option("-o,--output", options.output,
                    "Where the page goes; otherwise report.html in the first run's directory");
