@@ -8,6 +8,7 @@
 #include "launcher/view/svg_chart.h"
 
 namespace shardrun::launcher {
+
 std::string loss_plot_svg(const TrainingCurve& curve, const std::string& title, bool in_nats) {
   std::vector<StepPoint> points;
   for (const StepPoint& point : curve.steps) {
@@ -25,9 +26,7 @@ std::string loss_plot_svg(const TrainingCurve& curve, const std::string& title, 
     if (std::isfinite(point.loss)) widen(point.loss);
   }
   if (curve.unigram_entropy > 0) widen(curve.unigram_entropy);
-  const double margin = std::max(1e-3, 0.05 * (axes.high - axes.low));
-  axes.low -= margin;
-  axes.high += margin;
+  axes.add_margin();
 
   ChartLabels labels;
   std::string svg = chart_begin(title) + chart_grid(axes);
@@ -36,12 +35,8 @@ std::string loss_plot_svg(const TrainingCurve& curve, const std::string& title, 
     svg += chart_x_mark(axes, labels, step, fmt::format("{:.0f}", step));
   if (curve.unigram_entropy > 0)
     svg += chart_reference(axes, labels, curve.unigram_entropy, "unigram entropy of the validation text");
-  svg += "<polyline class=\"line\" points=\"";
-  const size_t stride = std::max<size_t>(1, points.size() / 2000);
-  for (size_t i = 0; i < points.size(); i += stride) {
-    svg += fmt::format("{:.1f},{:.1f} ", axes.x(static_cast<double>(points[i].step)), axes.y(points[i].loss));
-  }
-  svg += "\"/>\n";
+  svg += "<polyline class=\"line\" points=\"" +
+         polyline(axes, series_of(points, &StepPoint::loss), /*most=*/4000) + "\"/>\n";
   // The newest first: where there is no room for all words, it has them.
   for (auto point = curve.validations.rbegin(); point != curve.validations.rend(); ++point) {
     if (!std::isfinite(point->loss)) continue;

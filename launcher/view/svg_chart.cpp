@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include <fmt/format.h>
 
@@ -25,6 +26,21 @@ double tick_distance(double span, int wanted) {
     if (raw <= factor * unit) return factor * unit;
   }
   return 10.0 * unit;
+}
+
+void ChartAxes::add_margin() {
+  const double size = std::max(std::abs(low), std::abs(high));
+  const double margin = std::max(size > 0.0 ? 1e-3 * size : 1e-3, 0.05 * (high - low));
+  low -= margin;
+  high += margin;
+}
+
+std::string polyline(const ChartAxes& axes, const Series& series, int most) {
+  const Series few = thinned(series, most);
+  std::string points;
+  for (size_t i = 0; i < few.x.size(); ++i)
+    points += fmt::format("{:.1f},{:.1f} ", axes.x(few.x[i]), axes.y(few.y[i]));
+  return points;
 }
 
 std::string xml_text(const std::string& text) {
@@ -70,11 +86,14 @@ std::string chart_begin(const std::string& label) {
 std::string chart_grid(const ChartAxes& axes, const std::string& unit) {
   std::string svg;
   const double tick = tick_distance(axes.high - axes.low, 5);
-  for (double value = std::ceil(axes.low / tick) * tick; value <= axes.high + 1e-9; value += tick) {
+  if (!std::isfinite(tick)) return "";
+  const auto last = static_cast<int64_t>(std::floor(axes.high / tick + 1e-6));
+  for (auto at = static_cast<int64_t>(std::ceil(axes.low / tick - 1e-6)); at <= last; ++at) {
+    const double value = static_cast<double>(at) * tick;
     svg += fmt::format("<line class=\"grid\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n",
                        Axes::kLeft, Axes::kWidth - Axes::kRight, axes.y(value), axes.y(value));
     svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{:g}{}</text>\n", Axes::kLeft - 8,
-                       axes.y(value) + 4, std::round(value * 1000) / 1000, unit);
+                       axes.y(value) + 4, value, unit);
   }
   return svg;
 }

@@ -6,18 +6,25 @@
 #include <string>
 #include <vector>
 
+#include "launcher/view/report_series.h"
+
 namespace shardrun::launcher {
 
 // Maps data to the picture.
 struct ChartAxes {
-  static constexpr double kWidth = 720, kHeight = 360, kLeft = 56, kRight = 16, kTop = 36, kBottom = 40;
+  static constexpr double kWidth = 720, kHeight = 360, kLeft = 64, kRight = 16, kTop = 36, kBottom = 40;
   double first = 0.0, last = 1.0;  // along x; last > first
   double low = 0.0, high = 1.0;    // along y; high > low
   double x(double value) const {
     return kLeft + (value - first) / (last - first) * (kWidth - kLeft - kRight);
   }
   double y(double value) const { return kTop + (high - value) / (high - low) * (kHeight - kTop - kBottom); }
+  // Moves low and high apart, a little beyond the values between them; those may be equal.
+  void add_margin();
 };
+
+// Returns the points of a polyline through `series`, about `most` of them, each spike among them.
+std::string polyline(const ChartAxes& axes, const Series& series, int most);
 
 // The words of a picture that lie so close that they could overprint each other: each takes the nearest free place, or none.
 class ChartLabels {

@@ -78,9 +78,7 @@ std::string sweep_plot_svg(const SweepReport& report, const std::vector<Training
     }
   }
   if (!axes || axes->last <= axes->first) return "";
-  const double margin = std::max(1e-3, 0.05 * (axes->high - axes->low));
-  axes->low -= margin;
-  axes->high += margin;
+  axes->add_margin();
   ChartLabels marks;
   std::string svg = chart_begin(report.name) + chart_grid(*axes);
   const double tick = std::max(1.0, tick_distance(axes->last - axes->first, 8));
@@ -97,12 +95,7 @@ std::string sweep_plot_svg(const SweepReport& report, const std::vector<Training
         xml_text(fmt::format("{}", fmt::join(report.runs[static_cast<size_t>(i)].assignments, " ")));
     svg += fmt::format("<polyline class=\"line\" style=\"stroke:{};stroke-width:{}\" points=\"", colour(i),
                        best == i ? "2.5" : "1.2");
-    const size_t stride = std::max<size_t>(1, curve.steps.size() / 1000);
-    for (size_t k = 0; k < curve.steps.size(); k += stride) {
-      if (std::isfinite(curve.steps[k].loss))
-        svg += fmt::format("{:.1f},{:.1f} ", axes->x(static_cast<double>(curve.steps[k].step)),
-                           axes->y(curve.steps[k].loss));
-    }
+    svg += polyline(*axes, series_of(curve.steps, &StepPoint::loss), /*most=*/2000);
     svg += fmt::format("\"><title>{}</title></polyline>\n", name);
     if (i < kMostNames)
       svg +=

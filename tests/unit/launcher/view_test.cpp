@@ -176,6 +176,24 @@ TEST_CASE("loss plot: a curve becomes an SVG with its title escaped; too few poi
   CHECK_EQ(loss_plot_svg(curve, "x", /*in_nats=*/false).find("nats"), std::string::npos);
 }
 
+TEST_CASE("loss plot: small losses have marks that differ, and the one step that was far off is drawn") {
+  TrainingCurve curve;
+  for (int step = 1; step <= 100'000; ++step)
+    curve.steps.push_back({step, step == 54'321 ? 9e-4 : 4e-4 - 1e-9 * step});
+
+  const std::string svg = loss_plot_svg(curve, "x", /*in_nats=*/true);
+
+  for (const char* mark : {">0.0004<", ">0.0006<", ">0.0008<"}) CHECK_NE(svg.find(mark), std::string::npos);
+  CHECK_EQ(svg.find(">-0"), std::string::npos);
+  const size_t begin = svg.find("points=\"") + 8, end = svg.find('"', begin);
+  const std::string points = svg.substr(begin, end - begin);
+  double highest = 1e9;  // y grows downwards
+  for (size_t at = 0; (at = points.find(',', at)) != std::string::npos; ++at)
+    highest = std::min(highest, std::stod(points.substr(at + 1)));
+  CHECK_LT(highest, 60.0);
+  CHECK_LT(points.size(), 60'000);
+}
+
 TEST_CASE("sbatch script: the allocation's options, and one line that no value of the spec can change") {
   spec::JobSpec spec;
   spec.name = "x";
