@@ -30,8 +30,9 @@ std::string sequences_text(const plan::BatchPlan& batch) {
 std::string result_text(const ScaleResult& result) {
   if (result.status != "completed") return result.status;
   std::string text;
-  if (result.tokens_per_second) text = fmt::format("{:.0f} tokens/s", *result.tokens_per_second);
-  if (!result.tokens_per_second && result.seconds) text = fmt::format("{:.1f} s", *result.seconds);
+  const bool tells_tokens = result.tokens_per_second.value_or(0.0) > 0.0;
+  if (tells_tokens) text = fmt::format("{:.0f} tokens/s", *result.tokens_per_second);
+  if (!tells_tokens && result.seconds) text = fmt::format("{:.1f} s", *result.seconds);
   if (result.efficiency) text += fmt::format(", efficiency {:.1f} %", 100.0 * *result.efficiency);
   return text;
 }

@@ -38,7 +38,7 @@ TEST_CASE(
 
 TEST_CASE("scale report: a command program is measured by its seconds, strongly and weakly") {
   ScaleReport strong{"x", "strong", "7", {}}, weak{"x", "weak", "8", {}};
-  strong.lines = {line_of(1, 64, {"", "completed", {}, 80.0, {}}),
+  strong.lines = {line_of(1, 64, {"", "completed", 0.0, 80.0, {}}),  // it tells of steps, but of no tokens
                   line_of(4, 64, {"", "completed", {}, 25.0, {}})};
   weak.lines = {line_of(1, 16, {"", "completed", {}, 80.0, {}}),
                 line_of(4, 64, {"", "completed", {}, 100.0, {}})};
@@ -47,6 +47,7 @@ TEST_CASE("scale report: a command program is measured by its seconds, strongly 
   measure_efficiency(weak);
 
   CHECK_EQ(*strong.lines[1].result->efficiency, doctest::Approx(0.8));
+  CHECK_NE(scale_table_text(strong).find("   80.0 s, efficiency 100.0 %"), std::string::npos);
   CHECK_EQ(*weak.lines[1].result->efficiency, doctest::Approx(0.8));
 }
 
