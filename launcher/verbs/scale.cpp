@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -91,29 +93,39 @@ Result<ArrayRequest> array_of(const Sweep& sweep) {
   return request;
 }
 
-// Brings a result up to what is known of its run now; says whether that is over.
-bool look_up(ScaleResult& result) {
-  const auto state = look_at({result.run});
-  if (!state) return false;  // it cannot be read now
-  result.status = state->status;
-  if (const auto& record = state->record) {
+// Brings a result up to what is known of its run now; says whether that is over. The error is that of a run that cannot be read
+// now.
+Result<bool> look_up(ScaleResult& result) {
+  std::error_code failure;
+  if (!std::filesystem::exists(result.run, failure) && !failure) {
+    if (!result.seconds) result.status = "gone";  // what was measured before stays
+    return true;
+  }
+  ASSIGN_OR_RETURN(const auto state, look_at({result.run}));
+  result.status = state.status;
+  if (const auto& record = state.record) {
     if (!record->attempts.empty() && record->attempts.back().ended)
       result.seconds = *record->attempts.back().ended - record->attempts.back().started;
-    if (record->metrics) result.tokens_per_second = record->metrics->tokens_per_second;
+    if (record->metrics && record->metrics->tokens_per_second > 0.0)
+      result.tokens_per_second = record->metrics->tokens_per_second;
   }
-  return is_over(*state);
+  return is_over(state);
 }
 
 // Returns the report once every run is over, looking at those that are not once a second.
 ScaleReport when_over(ScaleReport report, bool tells) {
   std::vector<ScaleLine*> open;
+  std::set<const ScaleLine*> unreadable;  // which was told
   for (ScaleLine& line : report.lines)
     if (line.result) open.push_back(&line);
   while (true) {
     std::erase_if(open, [&](ScaleLine* line) {
-      const bool over = look_up(*line->result);
-      if (over && tells) fmt::print(stderr, "shardrun: {} nodes: {}\n", line->nodes, line->result->status);
-      return over;
+      const auto over = look_up(*line->result);
+      if (!over && unreadable.insert(line).second)
+        warn({fmt::format("{} nodes: {}; it is looked at again", line->nodes, over.error().to_string())});
+      if (!over || !*over) return false;
+      if (tells) fmt::print(stderr, "shardrun: {} nodes: {}\n", line->nodes, line->result->status);
+      return true;
     });
     if (open.empty()) return report;
     std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -198,7 +210,11 @@ int scale(const ScaleOptions& options, const CommonOptions& common) {
     if (!request) return fail(request.error(), common);
     auto text = describe_array(*request);
     if (!text) return fail(text.error(), common);
-    print_text("{}{}", common.json ? "" : "\n", *text);
+    if (common.json) {
+      say_error(*text);  // standard output is one object
+    } else {
+      print_text("\n{}", *text);
+    }
   }
   return contract::kExitDone;
 }
@@ -216,8 +232,9 @@ void add_scale(CLI::App& app, CommandLine& line) {
   add_overrides(*verb, options.spec.overrides);
   verb->add_flag("--run", options.run,
                  "Submit one Slurm array with a run for each, wait, and print the efficiency");
-  verb->add_flag("--dry-run", options.dry_run,
-                 "With --run: print the script and the commands; submit nothing");
+  verb->add_flag(
+      "--dry-run", options.dry_run,
+      "With --run: print the script and the commands, with --json to standard error; submit nothing");
   CLI::Option* report =
       verb->add_option("--report", options.report, "Wait for a sweep submitted before: its folder");
   report->excludes(spec)->excludes(nodes);
