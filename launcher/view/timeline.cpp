@@ -227,6 +227,7 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
                        return std::pair(left.phase, left.time) < std::pair(right.phase, right.time);
                      });
     all.insert(all.end(), entries.begin(), entries.end());
+    fault.reset();  // an attempt goes on after the one before it
     if (attempt.first_cause && attempt.ended)
       fault = *attempt.ended - attempt.detection_seconds.value_or(0.0);
   }

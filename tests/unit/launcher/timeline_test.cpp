@@ -121,6 +121,22 @@ TEST_CASE("explain: of a program that does not say when its steps ended, none is
   CHECK(text.find("1970-01-01T00:00:00") == std::string::npos);
 }
 
+TEST_CASE("explain: a first step is told from the fault of the attempt before it, not from one before that") {
+  TimelineSources sources = two_attempts();
+  sources.record.attempts[1].ended = 1040.0;  // it was stopped
+  record::Attempt third = sources.record.attempts[1];
+  third.number = 2;
+  third.started = 1200.0;
+  sources.record.attempts.push_back(third);
+  sources.training.add(R"({"step":30,"loss":2.0,"time":1201.0,"attempt":2})"
+                       "\n");
+
+  const std::string text = render_timeline(make_timeline(sources));
+
+  CHECK(text.find("first step: 21, 6.0 s after the fault\n") != std::string::npos);
+  CHECK(text.find("first step: 30\n") != std::string::npos);
+}
+
 TEST_CASE("explain: JSON marks the first cause") {
   const auto list = base::parse_json(timeline_json(make_timeline(two_attempts())));
   CHECK(list.size() == 9);
