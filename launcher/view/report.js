@@ -146,7 +146,7 @@ class Chart {
       if (line.x[i] === undefined) continue;
       if (nearest === null || Math.abs(line.x[i] - at) < Math.abs(nearest - at)) nearest = line.x[i];
       const row = html("div", "", this.tip);
-      html("i", "", row, `c${line.run % COLOURS}`);
+      html("i", "", row, `c${line.run % COLOURS} d${Math.floor(line.run / COLOURS) % DASHES.length}`);
       const name = this.runs.length > 1 ? this.runs[line.run] + " " : "";
       html("span", `${name}${line.dots ? "validation " : ""}${short(line.y[i])} at ${line.x[i]}`, row);
     }

@@ -346,7 +346,8 @@ std::string key_of(const std::vector<ReportRun>& runs) {
   if (runs.size() < 2) return "";
   std::string key = "<p class=\"key\">";
   for (size_t i = 0; i < runs.size(); ++i)
-    key += fmt::format("<span><i class=\"c{}\"></i>{}</span> ", i % 8, xml_text(label_of(runs[i])));
+    key += fmt::format("<span><i class=\"c{} d{}\"></i>{}</span> ", i % 8, i / 8 % 4,  // as in report.js
+                       xml_text(label_of(runs[i])));
   return key + "</p>\n";
 }
 

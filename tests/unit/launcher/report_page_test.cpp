@@ -149,6 +149,16 @@ TEST_CASE("report: two runs are compared, and only what differs in their jobs is
   CHECK_FALSE(has(page, "<th>name</th>"));
 }
 
+TEST_CASE("report: of nine runs each has a key of its own") {
+  std::vector<ReportRun> runs;
+  for (int i = 1; i <= 9; ++i) runs.push_back(run_named("run" + std::to_string(i)));
+
+  const std::string page = report_page(runs, "");
+
+  CHECK(has(page, "<i class=\"c0 d0\"></i>run1 7"));
+  CHECK(has(page, "<i class=\"c0 d1\"></i>run9 7"));
+}
+
 TEST_CASE("report: names that try to be code stay names") {
   const std::string hostile = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&";
   ReportRun run = run_named(hostile);
