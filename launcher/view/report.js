@@ -21,13 +21,23 @@ function html(name, text, parent, classes) {
   return element;
 }
 
-// Returns a number in at most five digits, with k, M, G behind it where it is large.
-function short(value) {
+// Returns a number in at most five digits, or as many as are asked for, with k, M, G behind it where it is large.
+function short(value, digits = 0) {
   const size = Math.abs(value);
   for (const [unit, letter] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]])
-    if (size >= unit) return +(value / (letter === "k" ? 1e3 : unit)).toPrecision(4) + letter;
-  if (size !== 0 && size < 1e-3) return value.toExponential(2);
-  return String(+value.toPrecision(5));
+    if (size >= unit) return +(value / (letter === "k" ? 1e3 : unit)).toPrecision(Math.max(4, digits)) + letter;
+  if (size !== 0 && size < 1e-3) return value.toExponential(Math.max(2, digits - 1));
+  return String(+value.toPrecision(Math.max(5, digits)));
+}
+
+// Returns the words of an axis' marks, with as many digits as tell each from the next.
+function words(marks) {
+  const step = marks.length > 1 ? marks[1] - marks[0] : 0;
+  return marks.map((value) => {
+    if (Math.abs(value) < step / 2) return "0";
+    const digits = step > 0 ? Math.floor(Math.log10(Math.abs(value) / step) + 1e-9) + 2 : 0;
+    return short(value, Math.min(digits, 15));
+  });
 }
 
 function ticks(low, high, wanted) {
@@ -101,13 +111,15 @@ class Chart {
     this.fit();
     this.picture.replaceChildren();
     this.picture.setAttribute("viewBox", `0 0 ${this.width} ${HEIGHT}`);
-    for (const value of ticks(this.low, this.high, 5)) {
+    const across = ticks(this.low, this.high, 5), names = words(across);
+    for (const [at, value] of across.entries()) {
       const y = this.y(value);
       svg("line", {class: "grid", x1: LEFT, x2: this.width - RIGHT, y1: y, y2: y}, this.picture);
-      svg("text", {x: LEFT - 6, y: y + 4, "text-anchor": "end"}, this.picture).textContent = short(value);
+      svg("text", {x: LEFT - 6, y: y + 4, "text-anchor": "end"}, this.picture).textContent = names[at];
     }
-    for (const value of ticks(this.view[0], this.view[1], Math.max(2, this.width / 110)))
-      svg("text", {x: this.x(value), y: HEIGHT - 18, "text-anchor": "middle"}, this.picture).textContent = short(value);
+    const along = ticks(this.view[0], this.view[1], Math.max(2, this.width / 110)), steps = words(along);
+    for (const [at, value] of along.entries())
+      svg("text", {x: this.x(value), y: HEIGHT - 18, "text-anchor": "middle"}, this.picture).textContent = steps[at];
     svg("text", {x: this.width / 2, y: HEIGHT - 3, "text-anchor": "middle"}, this.picture).textContent = "step";
     for (const line of this.spec.lines) this.line(line);
     this.cross = svg("line", {class: "cross", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden"}, this.picture);
