@@ -88,8 +88,16 @@ bool is_history(const RunState& state) {
   return attempts.empty() || attempts.back().ended.value_or(0.0) < base::unix_now() - kRemembered;
 }
 
-int metrics(const CommonOptions& common) {
+int metrics(const std::string& run_name, const CommonOptions& common) {
   std::vector<RunSample> samples;
+  if (!run_name.empty()) {
+    const auto run = find_run(run_name, common);
+    if (!run) return fail(run.error(), common);
+    const auto state = look_at(*run);
+    if (!state) return fail(state.error(), common);
+    print_text("{}", prometheus_text({sample_of(*run, *state)}));
+    return contract::kExitDone;
+  }
   for (const record::RunDir& run : all_runs(common)) {
     const auto state = look_at(run);
     if (!state || is_history(*state)) continue;
@@ -110,8 +118,9 @@ void add_status(CLI::App& app, CommandLine& line) {
   auto& options = line.keep<StatusOptions>();
   CLI::App* verb = app.add_subcommand("status", "List runs, or show one");
   add_run_name(*verb, options.run, line, false);
-  verb->add_flag("--prometheus", options.prometheus,
-                 "Print what goes on, and what ended within the hour, as Prometheus reads it");
+  verb->add_flag(
+      "--prometheus", options.prometheus,
+      "Print what goes on, and what ended within the hour, or the run that is named, as Prometheus reads it");
   add_common(*verb, line, true);
   verb->footer("Example:\n  shardrun status tiny-llama");
   add_host(*verb, line);
@@ -119,7 +128,7 @@ void add_status(CLI::App& app, CommandLine& line) {
   verb->callback([&] {
     line.exit_code = !line.name_space.empty()    ? kubernetes_status(options.run, line)
                      : !line.remote.host.empty() ? run_elsewhere(line)
-                     : options.prometheus        ? metrics(line.common)
+                     : options.prometheus        ? metrics(options.run, line.common)
                                                  : status(options.run, line.common);
   });
 }
