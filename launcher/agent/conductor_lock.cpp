@@ -110,10 +110,11 @@ LockHolder this_holder(const record::LaunchPlan& plan) {
 }
 
 std::string to_text(const LockHolder& holder) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}\n", holder.host, holder.pid, holder.start_time,
-                     holder.run_id, holder.user, holder.slurm_job, holder.slurm_starts, holder.boot_id,
-                     holder.pid_namespace, holder.attempt, holder.released ? kReleased : kHeld,
-                     holder.machine_id);
+  // An empty word would move all that follow it.
+  const std::string_view run = holder.run_id.empty() ? "-" : std::string_view(holder.run_id);
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}\n", holder.host, holder.pid, holder.start_time, run,
+                     holder.user, holder.slurm_job, holder.slurm_starts, holder.boot_id, holder.pid_namespace,
+                     holder.attempt, holder.released ? kReleased : kHeld, holder.machine_id);
 }
 
 Result<LockHolder> parse_holder(const std::string& text, const std::string& path) {

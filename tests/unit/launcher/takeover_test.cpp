@@ -269,6 +269,20 @@ TEST_CASE_FIXTURE(Fixture, "lock: an empty one is named with the mend, not as a 
             ": is empty, so nobody can tell who conducts the run; if no conductor runs, remove it");
 }
 
+TEST_CASE("takeover: a lock of a run without an id is read as it was written") {
+  LockHolder holder = this_holder({});
+  holder.attempt = 3;
+  holder.released = true;
+
+  const auto read = parse_holder(to_text(holder), "conductor.lock");
+
+  REQUIRE(read);
+  CHECK(read->run_id == "-");
+  CHECK(read->boot_id == holder.boot_id);
+  CHECK(read->attempt == 3);
+  CHECK(read->released);
+}
+
 TEST_CASE("lock: a holder is gone only where this process could see it") {
   LockHolder us = this_holder({});
   CHECK(life_of(us) == Life::kAlive);
