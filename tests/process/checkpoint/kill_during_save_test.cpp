@@ -136,11 +136,12 @@ TEST_CASE(
   std::string folder = (fs::temp_directory_path() / "shardrun-kill-XXXXXX").string();
   REQUIRE(::mkdtemp(folder.data()) != nullptr);
   const Store store(folder, 2);
-  const auto first_save = static_cast<uint64_t>(time_of_first_save(store).count());
+  // How late a kill may come, in µs: it follows what saves take meanwhile.
+  auto window = 3 * static_cast<uint64_t>(time_of_first_save(store).count());
   int64_t newest = check_all(store), unfinished = 0, unpublished = 0;
   for (uint64_t round = 0; round < 200; ++round) {
     const pid_t saver = start_saver(store, newest + 1);
-    std::this_thread::sleep_for(std::chrono::microseconds(base::random_bits(11, round) % (3 * first_save)));
+    std::this_thread::sleep_for(std::chrono::microseconds(base::random_bits(11, round) % window));
     kill_saver(saver);
     for (const auto& entry : fs::directory_iterator(folder)) {
       if (entry.path().extension() != ".tmp") continue;
@@ -151,6 +152,7 @@ TEST_CASE(
     const int64_t now = check_all(store);
 
     CHECK(now >= newest);
+    window = now > newest ? window - window / 8 : window + window / 8;
     newest = now;
     if (const auto latest = base::read_file(folder + "/latest")) {
       const int64_t named = parse_step_name(latest->substr(0, latest->size() - 1));

@@ -182,6 +182,12 @@ std::vector<pid_t> LocalJob::processes() const {
 }
 
 pid_t LocalJob::find(int global_rank, bool program) const {
+  pid_t found = -1;  // which kill() would take for everybody
+  REQUIRE(becomes_true([&] { return (found = look_for(global_rank, program)) > 0; }));
+  return found;
+}
+
+pid_t LocalJob::look_for(int global_rank, bool program) const {
   for (pid_t pid : processes()) {
     if (variable_of(pid, "SHARDRUN_GLOBAL_RANK") != std::to_string(global_rank)) continue;
     const bool is_supervisor = !variable_of(pid, "SHARDRUN_LAUNCHER_PID").empty();

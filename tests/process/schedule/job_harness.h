@@ -53,10 +53,12 @@ class LocalJob {
   bool wait_until_heard(int ranks) const;
   // Returns the processes of this job, found by SHARDRUN_RUN_DIR in their environment.
   std::vector<pid_t> processes() const;
-  // Returns the supervisor of a rank, or with `program` its child; -1 if there is none.
+  // Returns the supervisor of a rank, or with `program` its child; waits for it, and fails the test where it does not come.
   pid_t find(int global_rank, bool program) const;
 
  private:
+  pid_t look_for(int global_rank, bool program) const;  // -1 if there is none
+
   std::string folder_, run_directory_;
   pid_t launcher_ = -1;
   int exit_code_ = -1;

@@ -269,7 +269,7 @@ TEST_CASE_FIXTURE(Fixture, "lock: an empty one is named with the mend, not as a 
             ": is empty, so nobody can tell who conducts the run; if no conductor runs, remove it");
 }
 
-TEST_CASE("takeover: a lock of a run without an id is read as it was written") {
+TEST_CASE("lock: that of a run without an id is read as it was written") {
   LockHolder holder = this_holder({});
   holder.attempt = 3;
   holder.released = true;
