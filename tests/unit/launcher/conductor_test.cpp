@@ -170,6 +170,26 @@ TEST_CASE_FIXTURE(
   CHECK(record_on_disk().metrics->checkpoint == "/c/step_40");
 }
 
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: the figures of a run that was started again are those of its newest steps") {
+  spec.fault_tolerance.max_restarts = 1;
+  int steps = 0;
+  FakeScheduler scheduler([&](const StepRequest& step) -> Result<StepOutcome> {
+    steps += 20;
+    std::ofstream(path("metrics.jsonl"), std::ios::app)
+        << R"({"step":)" << steps << R"(,"loss":1.5,"attempt":)" << step.attempt << "}\n";
+    return two_ranks_end_with(steps == 20 ? 1 : 0, steps == 20 ? 1 : 0);
+  });
+
+  const auto ended = conduct(scheduler, request);
+
+  REQUIRE(ended);
+  CHECK(ended->status == RunStatus::kCompleted);
+  REQUIRE(ended->attempts.size() == 2);
+  REQUIRE(ended->metrics);
+  CHECK(ended->metrics->steps == 40);
+}
+
 TEST_CASE_FIXTURE(
     Fixture, "conductor: the trainer's summary becomes the record's metrics and its last step is named") {
   spec.program = {"llama", {}};
