@@ -30,8 +30,8 @@
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/master_port.h"
 #include "runtime/contract/rank_job.h"
-#include "runtime/record/command_metrics.h"
 #include "runtime/record/exit_lines.h"
+#include "runtime/record/line_metrics.h"
 #include "runtime/record/results.h"
 #include "runtime/record/run_lines.h"
 

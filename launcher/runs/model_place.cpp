@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/record/token_file_format.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -23,12 +24,11 @@ std::string folder_of(const std::string& path) {
 enum class Kind { kText, kTokens, kGone };
 
 Kind kind_of(const std::string& path) {
-  constexpr std::string_view kMagic = "SHRDTOKS";  // docs/formats.md
-  std::string begin(kMagic.size(), '\0');
+  std::string begin(record::kTokenFileMagic.size(), '\0');
   std::ifstream file(path);
   if (!file) return Kind::kGone;
   const bool whole = !!file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  return whole && begin == kMagic ? Kind::kTokens : Kind::kText;
+  return whole && begin == record::kTokenFileMagic ? Kind::kTokens : Kind::kText;
 }
 
 // Adds what a run's job says of its model.

@@ -64,9 +64,7 @@ struct Tokenizer {
 std::vector<Tokenizer> tokenizers_in(const fs::path& folder) {
   constexpr uint64_t kLargest = 64 << 20;
   std::vector<Tokenizer> all;
-  for (const auto& [name, kind] :
-       {std::pair("tokenizer.json", "bpe"), std::pair("tokenizer.model", "sentencepiece"),
-        std::pair("vocab.txt", "wordpiece")}) {
+  for (const auto& [name, kind] : record::kTokenizerFiles) {
     const std::string path = (folder / name).string();
     if (auto text = base::read_file(path, kLargest)) all.push_back({path, kind, std::move(*text)});
   }

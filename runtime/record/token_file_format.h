@@ -25,6 +25,14 @@ inline constexpr size_t kBlockBytes = 4096;
 inline constexpr uint32_t kMaximumVocabulary = 1U << 24;
 inline constexpr uint32_t kIdBits = 0x7fffffffU;
 
+// What tokenizers are called in a folder of weights, and their kind in a header.
+struct TokenizerFile {
+  const char* name;
+  const char* kind;
+};
+inline constexpr TokenizerFile kTokenizerFiles[] = {
+    {"tokenizer.json", "bpe"}, {"tokenizer.model", "sentencepiece"}, {"vocab.txt", "wordpiece"}};
+
 struct TokenFileHeader {
   std::array<char, 8> magic{};
   uint32_t version = kTokenFileVersion;

@@ -9,6 +9,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/base/visible.h"
+#include "runtime/record/token_file_format.h"
 #include "runtime/trainer/data/tokenizer.h"
 
 namespace shardrun::tools {
@@ -71,7 +72,7 @@ Result<std::vector<std::string>> copy_companions(const std::string& from, const 
     copied.emplace_back(name);
     return base::write_file_atomically(to + "/" + name, text);
   };
-  for (const char* name : data::kTokenizerFiles) RETURN_IF_ERROR(copy(name));
+  for (const auto& [name, kind] : record::kTokenizerFiles) RETURN_IF_ERROR(copy(name));
   if (copied.empty())
     return Error(
         Code::kNotFound,

@@ -79,8 +79,6 @@ class Tokenizer {
   virtual std::vector<std::string> control_names() const { return {}; }
 };
 
-// What tokenizers are called in a folder of weights.
-inline constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer.model", "vocab.txt"};
 inline constexpr size_t kMaximumTextBytes = size_t{64} << 20;
 
 // `name` is "byte", PATH.model (SentencePiece), PATH/tokenizer.json (byte-pair merges) or PATH/vocab.txt (WordPiece).

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/visible.h"
+#include "runtime/record/token_file_format.h"
 
 namespace shardrun::train {
 namespace {
@@ -29,7 +30,7 @@ std::unique_ptr<data::Tokenizer> find_tokenizer(const data::TokenizerFacts& fact
   const fs::path folder =
       fs::is_directory(weights, ignored) ? fs::path(weights) : fs::path(weights).parent_path();
   std::vector<std::string> names = {"byte"};
-  for (const char* file : data::kTokenizerFiles) names.push_back((folder / file).string());
+  for (const auto& [name, kind] : record::kTokenizerFiles) names.push_back((folder / name).string());
   for (const std::string& name : names) {
     auto opened = data::open_tokenizer(name);
     if (opened && (*opened)->facts() == facts) return std::move(*opened);

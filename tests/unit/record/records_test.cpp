@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
 #include "runtime/contract/rank_env.h"
-#include "runtime/record/command_metrics.h"
 #include "runtime/record/launch_plan.h"
+#include "runtime/record/line_metrics.h"
 #include "runtime/record/run_lines.h"
 #include "runtime/record/run_record.h"
 #include "tests/support/folder.h"

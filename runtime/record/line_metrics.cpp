@@ -1,4 +1,4 @@
-#include "runtime/record/command_metrics.h"
+#include "runtime/record/line_metrics.h"
 
 #include <algorithm>
 #include <vector>
