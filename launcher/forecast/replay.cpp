@@ -178,6 +178,7 @@ class Step {
         shard_degree_(shard_degree),
         micro_steps_left_(micro_steps),
         blocks_(std::move(blocks)),
+        updated_(blocks_.size()),
         gathers_(buffers.gathered),
         reductions_(buffers.whole_gradients),
         replica_sums_(blocks_.size()),
@@ -192,11 +193,14 @@ class Step {
     const BlockSeconds& seconds = micro_steps_left_ == 1 ? block.last : block.seconds;
     switch (event.kind) {
       case Kind::kGather:
+        update(event.block);
         volumes_.gather += block.sent.gather;
         return start(gathers_, event.slot, kGather, block.gather);
       case Kind::kAwaitGather:
+        update_rest();
         return wait(gathers_, event.slot);
       case Kind::kForward:
+        update(event.block);
         return line_.compute(seconds.forward);
       case Kind::kBackward:
         return line_.compute(seconds.backward);
@@ -216,10 +220,10 @@ class Step {
         return;
     }
   }
-  // The update of the parameters, once the norm of their gradients is known; returns the seconds of the step.
-  double update(const CollectiveSeconds& norm, double seconds) {
+  // What is left when the plan is over: the norm of the gradients, by which the next step's update begins. Returns the seconds of
+  // the step.
+  double finish(const CollectiveSeconds& norm) {
     exposed_ += line_.wait(line_.start(kWorld, norm));
-    line_.compute(seconds);
     return line_.now();
   }
   double exposed() const { return exposed_; }
@@ -232,11 +236,21 @@ class Step {
     operations[index] = line_.start(channel, seconds);
   }
   void wait(const Operations& operations, int index) { exposed_ += line_.wait(operations[index]); }
+  // As shard::Engine makes the last step's change of the masters: a block's before it is gathered, the rest beside the first gathers.
+  void update(int block) {
+    if (updated_[block]) return;
+    updated_[block] = true;
+    line_.compute(machine_.update(blocks_[block].elements / shard_degree_));
+  }
+  void update_rest() {
+    for (size_t block = 0; block < blocks_.size(); ++block) update(static_cast<int>(block));
+  }
 
   const MeasuredMachine& machine_;
   double shard_degree_;
   int64_t micro_steps_left_;  // with the one that is under way
   std::vector<Block> blocks_;
+  std::vector<bool> updated_;  // by block
   Operations gathers_, reductions_, replica_sums_;
   Timeline line_;
   double exposed_ = 0.0;
@@ -341,6 +355,7 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
   const int64_t world = layout.nodes * question.ranks_per_node;
   ASSIGN_OR_RETURN(const auto collectives, collectives_of(machine, question));
   std::vector<Block> blocks = blocks_of(machine, question, collectives);
+  const double share = machine.cpu_share(layout.nodes, question.ranks_per_node);
   StepForecast forecast;
   Phases& phases = forecast.phases;
   const auto micro = static_cast<double>(layout.accumulation);
@@ -350,18 +365,16 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
     phases.gather += 2.0 * micro * block.gather.wall;
     phases.reduce += micro * block.reduce.wall;
     phases.replica += block.replica.wall;
+    phases.optimizer += machine.update(block.elements / static_cast<double>(layout.shard_degree)) / share;
   }
-  const double share = machine.cpu_share(layout.nodes, question.ranks_per_node);
-  const double updated = machine.update(model.parameters() / static_cast<double>(layout.shard_degree));
   plan::StepShape shape =
       shape_of(question, static_cast<int>(blocks.size()), /*replicated=*/world > layout.shard_degree);
   Step step(machine, static_cast<double>(layout.shard_degree), std::move(blocks), layout.accumulation,
             shape.buffers, share);
   plan::StepPlan plan(std::move(shape));
   while (const auto event = plan.next()) step.time(*event);
-  forecast.seconds = step.update(collectives.norm.at(kNormBytes), updated);
+  forecast.seconds = step.finish(collectives.norm.at(kNormBytes));
   phases.compute /= share;
-  phases.optimizer = updated / share;
   phases.exposed = step.exposed();
   forecast.volumes = step.volumes();
   const int64_t sequences =

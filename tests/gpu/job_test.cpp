@@ -164,7 +164,7 @@ TEST_CASE("a traced job on GPUs: blocks, gathers and reductions have the GPU's t
     // Two steps of one micro-step over the embedding, two layers and the head.
     CHECK_EQ(count("forward "), 8);
     CHECK_EQ(count("backward "), 8);
-    CHECK_EQ(count("update"), 2);
+    CHECK_EQ(count("update"), 8);
     CHECK_GE(gathers.size(), 8);
     CHECK_EQ(reductions.size(), 8);
     CHECK_EQ(count("wait: gather "), static_cast<int64_t>(gathers.size()));

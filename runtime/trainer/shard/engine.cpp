@@ -47,10 +47,26 @@ Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGro
   unit_gradient_ = arena.take<float>(state.unit_gradient.elements);
 }
 
+std::span<float> Engine::master() {
+  SHARDRUN_CHECK(!change_);
+  return master_;
+}
+
 void Engine::publish() {
-  SHARDRUN_CHECK(!plan_);
+  publish(nullptr);
+}
+
+void Engine::publish(Change change) {
+  SHARDRUN_CHECK(!plan_ && !change_);
+  change_ = std::move(change);
+  changed_.assign(units_.blocks.size(), false);
   narrow_.assign(units_.blocks.size(), half_.empty());
   published_ = true;
+}
+
+void Engine::settle() {
+  for (int unit = 0; change_ && unit < units_.block_count(); ++unit) change_masters(unit);
+  change_ = nullptr;
 }
 
 void Engine::begin(plan::StepPlan plan) {
@@ -80,6 +96,7 @@ Result<std::optional<Work>> Engine::next() {
 Result<void> Engine::finish() {
   SHARDRUN_CHECK(plan_.has_value());
   while (const auto event = plan_->next()) RETURN_IF_ERROR(execute(*event));
+  settle();  // of a unit that no turn visited
   plan_.reset();
   return {};
 }
@@ -172,6 +189,7 @@ Work Engine::work(const StepEvent& event, int block) {
     return work;
   }
   if (event.slot < 0) {
+    change_masters(event.block);
     narrow_masters(event.block);
     work.parameters = compute_shard(shards);
   } else if (is_apart(event.block)) {
@@ -189,6 +207,12 @@ Work Engine::work(const StepEvent& event, int block) {
                                           : gradients_[event.gradient].memory;
   work.gradient = work.gradient.first(count);
   return work;
+}
+
+void Engine::change_masters(int unit) {
+  if (!change_ || changed_[unit]) return;
+  changed_[unit] = true;
+  change_(units_.block(unit).shard_offset, units_.block(unit).shard_elements);
 }
 
 // Makes the copy in the compute dtype of the rank's part of a unit, once behind each publish().
@@ -242,6 +266,7 @@ std::span<float> Engine::gradient_shard(const BlockShards& shards) {
 
 Result<void> Engine::gather(const StepEvent& event) {
   ParameterSlot& slot = slots_[event.slot];
+  change_masters(event.block);
   narrow_masters(event.block);
   const auto mine = options_.state.converts() ? converted_shard(event.block, slot.memory)
                                               : compute_shard(units_.block(event.block));
@@ -266,6 +291,7 @@ Result<std::optional<comm::Pending>> Engine::gather(std::span<const std::byte> m
 
 Result<void> Engine::await_gather(const StepEvent& event) {
   if (layout_.group_size == 1) return {};
+  settle();
   ParameterSlot& slot = slots_[event.slot];
   RETURN_IF_ERROR(await(slot.pending, event.block));
   return await(slot.frozen_pending, event.block);

@@ -3,7 +3,7 @@
 // parts; a rank owns one of them in every block.
 //
 //   begin(plan); then as often as the plan has turns: next() until it has no more work, computing what it returns;
-//   then finish(), and gradient() holds the sum over all ranks and micro-steps. publish() after every change of masters.
+//   then finish(), and gradient() holds the sum over all ranks and micro-steps. publish() with every change of masters.
 //
 // The engine decides nothing: which block is gathered when and into which buffer, and what is reduced where and when, is
 // the plan's. It knows how: an all-gather of the compute-dtype shards into a buffer, or of masters that are converted in
@@ -30,6 +30,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -88,8 +89,9 @@ class Engine {
   const plan::StateOptions& state() const { return options_.state; }
   // The blocks of plans.
   const plan::ShardLayout& units() const { return units_; }
-  // The rank's flat shards, layout().flat_shard_elements long. Padding stays zero.
-  std::span<float> master() { return master_; }
+  // The rank's flat shards, layout().flat_shard_elements long. Padding stays zero. master() before settle(), where changes are yet
+  // to be made, is a bug (CHECK).
+  std::span<float> master();
   std::span<float> gradient() { return gradient_; }
   const plan::ShardLayout& frozen_layout() const { return frozen_layout_; }
   // The rank's shards of what is frozen, in the compute dtype; may be written between plans.
@@ -97,8 +99,16 @@ class Engine {
   // Call after every change of master(), between plans. Their copy in the compute dtype is made unit by unit, each when it is next
   // gathered or computed with: the links carry the first one while later ones are made.
   void publish();
+  // Does the same for a change that is yet to be made: `change` is called once for each unit, with where its part of the flat
+  // shard begins and how long that is, before the unit is next gathered or computed with. Those that are left when a gather is first
+  // waited for are changed then: the links carry the first units while later ones are changed. gradient() is kept until then.
+  using Change = std::function<void(int64_t begin, int64_t count)>;
+  void publish(Change change);
+  // Makes what is left of that change.
+  void settle();
 
-  // Starts a plan that was made for this rank's buffers and groups. Whatever gradient() held is forgotten.
+  // Starts a plan that was made for this rank's buffers and groups. Whatever gradient() held is forgotten, once nothing is left to
+  // change.
   void begin(plan::StepPlan plan);
   // Executes the plan up to the next computation, or nullopt: to the end of a turn, which without stages is a micro-step.
   Result<std::optional<Work>> next();
@@ -134,6 +144,7 @@ class Engine {
   bool is_apart(int unit) const;
   std::span<const std::byte> whole(int block, int unit, std::span<const std::byte> gathered);
   void spread_gradient();
+  void change_masters(int unit);
   void narrow_masters(int unit);
   std::span<const std::byte> compute_shard(const plan::BlockShards& shards) const;
   std::span<const std::byte> frozen_shard(const plan::BlockShards& shards) const;
@@ -146,8 +157,10 @@ class Engine {
   EngineOptions options_;
   EngineGroups groups_;
   std::span<float> master_, gradient_;
-  std::span<uint16_t> half_;  // master_ as bf16; empty when fp32 is computed with, or no copy is kept
-  std::vector<bool> narrow_;  // by unit: whether half_ has what master_ has
+  std::span<uint16_t> half_;   // master_ as bf16; empty when fp32 is computed with, or no copy is kept
+  Change change_;              // null: there is none to be made
+  std::vector<bool> changed_;  // by unit, of that change
+  std::vector<bool> narrow_;   // by unit: whether half_ has what master_ has
   std::span<std::byte> frozen_;
   std::vector<ParameterSlot> slots_;
   std::vector<GradientBuffer> gradients_;  // of whole blocks

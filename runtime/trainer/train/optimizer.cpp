@@ -114,19 +114,25 @@ Result<void> Optimizer::update(std::span<float> master, std::span<const float> g
   }
   adamw_->begin_step(gradient_scale, learning_rate, step);
   if (host_moments_) return update_on_host(master, gradient);
-  update_in_pieces(master, gradient);
+  update_part(master, gradient, 0, static_cast<int64_t>(master.size()));
   return {};
 }
 
-void Optimizer::update_in_pieces(std::span<float> master, std::span<const float> gradient) {
-  for (const optim::UpdateRange& range : ranges_) {
+void Optimizer::update_part(std::span<float> master, std::span<const float> gradient, int64_t begin,
+                            int64_t count) {
+  const auto starts_before = [](int64_t element) {
+    return [element](const optim::UpdateRange& range) { return range.begin < element; };
+  };
+  const auto first = std::partition_point(ranges_.begin(), ranges_.end(), starts_before(begin));
+  const auto end = std::partition_point(first, ranges_.end(), starts_before(begin + count));
+  for (const optim::UpdateRange& range : std::span(first, end)) {
     const int64_t window = memory_.is_in_file() ? plan::kMomentWindow : range.count;
     for (int64_t done = 0; done < range.count; done += window) {
       const optim::UpdateRange part{range.begin + done, std::min(window, range.count - done),
                                     range.weight_decay};
       adamw_->update(part, master, gradient);
-      const auto begin = static_cast<size_t>(part.begin), count = static_cast<size_t>(part.count);
-      for (const std::span<float> moment : {moment1_, moment2_}) give_back(moment.subspan(begin, count));
+      const auto at = static_cast<size_t>(part.begin), elements = static_cast<size_t>(part.count);
+      for (const std::span<float> moment : {moment1_, moment2_}) give_back(moment.subspan(at, elements));
     }
   }
 }

@@ -71,6 +71,13 @@ class Optimizer {
   // Step number `step`, counted from 1; `gradient` is multiplied by `gradient_scale` first. Only LAMB reduces.
   Result<void> update(std::span<float> master, std::span<const float> gradient, double gradient_scale,
                       double learning_rate, int64_t step, const AllReduce& all_reduce);
+  // Whether a step can be made a part of the shard at a time, which nothing but AdamW with fp32 moments where it computes can:
+  // begin_step(), then update_part() for parts that no tensor crosses the ends of, in any order, each element once.
+  bool updates_parts() const { return adamw_.has_value() && host_moments_ == nullptr; }
+  void begin_step(double gradient_scale, double learning_rate, int64_t step) {
+    adamw_->begin_step(gradient_scale, learning_rate, step);
+  }
+  void update_part(std::span<float> master, std::span<const float> gradient, int64_t begin, int64_t count);
 
  private:
   explicit Optimizer(std::vector<optim::UpdateRange> ranges) : ranges_(std::move(ranges)) {}
@@ -78,7 +85,6 @@ class Optimizer {
                                                int64_t elements);
   void name_moments(int64_t elements);
   Result<void> take_memory(const OptimizerOptions& options, int64_t elements, kernels::Backend& backend);
-  void update_in_pieces(std::span<float> master, std::span<const float> gradient);
   Result<void> update_on_host(std::span<float> master, std::span<const float> gradient);
 
   base::Memory memory_;

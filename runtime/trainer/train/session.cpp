@@ -337,7 +337,6 @@ Result<StepReport> Session::step(bool stop_requested) {
   }
   RETURN_IF_ERROR(update_fp8_scales());
   RETURN_IF_ERROR(update_parameters(report));
-  engine_.publish();
   steps_done_ = report.step;
   data_position_ = next_position;
   spikes_.note(report.loss);
@@ -346,15 +345,27 @@ Result<StepReport> Session::step(bool stop_requested) {
   return report;
 }
 
+// Where parts of the shard can be updated one by one, each waits until the next step gathers it: the links carry the first ones
+// while the others are updated.
 Result<void> Session::update_parameters(const StepReport& report) {
+  const double scale = optim::clip_scale(report.gradient_norm, options_.clip_norm);
+  if (optimizer_.updates_parts()) {
+    optimizer_.begin_step(scale, report.learning_rate, report.step);
+    engine_.publish([this, master = engine_.master()](int64_t begin, int64_t count) {
+      const auto scope = traced_scope("update", -1);
+      optimizer_.update_part(master, engine_.gradient(), begin, count);
+    });
+    return {};
+  }
   const auto sum_over_tensor_holders = [&](std::span<double> sums) -> Result<void> {
     if (groups_.replica_rank() > 0) std::fill(sums.begin(), sums.end(), 0.0);  // replicas hold the same
     return all_reduce(sums);
   };
   const auto scope = traced_scope("update", -1);
-  return optimizer_.update(engine_.master(), engine_.gradient(),
-                           optim::clip_scale(report.gradient_norm, options_.clip_norm), report.learning_rate,
-                           report.step, sum_over_tensor_holders);
+  RETURN_IF_ERROR(optimizer_.update(engine_.master(), engine_.gradient(), scale, report.learning_rate,
+                                    report.step, sum_over_tensor_holders));
+  engine_.publish();
+  return {};
 }
 
 // The largest values that any rank saw decide, so that all have one scale and any number of ranks can go on.

@@ -76,6 +76,7 @@ checkpoint::ShardState Session::shard_state() {
 
 Result<void> Session::start_save(const checkpoint::Store& store) {
   RETURN_IF_ERROR(finish_save());
+  engine_.settle();
   RETURN_IF_ERROR(backend_.finish());  // the state that the saver reads beside the next steps
   RETURN_IF_ERROR(optimizer_.finish());
   if (options_.compare_every_steps > 0) RETURN_IF_ERROR(compare_replicas());

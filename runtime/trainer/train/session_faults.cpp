@@ -128,6 +128,7 @@ Result<uint64_t> Session::hash_of_masters() {
 // The error is kCorrupt on the ranks that differ, so that the run's verdict names one of them, and kPeerLost on the others.
 Result<void> Session::compare_replicas() {
   if (groups_.replicas() == 1) return {};
+  engine_.settle();
   const auto scope = traced_scope("compare", -1);
   struct Seen {
     uint64_t hash = 0;

@@ -227,6 +227,58 @@ TEST_CASE(
   CHECK(wrong == std::vector<int>(kRanks, 0));
 }
 
+TEST_CASE(
+    "engine: a change of masters is made unit by unit, no later than a unit is gathered, and gradients wait "
+    "for it") {
+  for (const int group_size : {1, 2, 3}) {
+    fakes::ThreadWorld world(group_size);
+    std::vector<int> wrong(static_cast<size_t>(group_size), 0);
+    world.run([&](int rank, std::span<comm::Communicator* const> channels) {
+      CountingCommunicator gather(*channels[0]), reduce(*channels[1]);
+      Rig rig(group_size, {{.prefetch = 1}}, gather, reduce);
+      rig.fill_master(rank, 0.0F);
+      const auto masters = rig.engine.master();
+      const auto gradients = rig.engine.gradient();
+      std::vector<int> gathered_before;  // operations that were started before each change
+      float offset = 0.0F;
+      const auto change = [&](int64_t begin, int64_t count) {
+        gathered_before.push_back(gather.operations);
+        for (int block = 0; block < rig.layout.block_count(); ++block) {
+          if (rig.layout.block(block).shard_offset != begin) continue;
+          CHECK_EQ(rig.layout.block(block).shard_elements, count);
+          for (int64_t i = 0; i < rig.layout.owned(block, rank).count(); ++i) {
+            wrong[static_cast<size_t>(rank)] += gradients[begin + i] == offset ? 0 : 1;
+            masters[begin + i] += 0.5F;
+          }
+        }
+      };
+      const auto step = [&] {
+        REQUIRE(rig.run({2, 0, 1, 3}, 1, /*backward=*/true, [&](int64_t, const Work& work) {
+          wrong[static_cast<size_t>(rank)] += Rig::right(work, offset) ? 0 : 1;
+          for (float& value : work.gradient) value = rank == 0 ? offset + 0.5F : 0.0F;
+        }));
+      };
+      step();
+      for (offset = 0.5F; offset < 2.0F; offset += 0.5F) {
+        gathered_before.clear();
+        gather.operations = 0;
+        rig.engine.publish(change);
+        step();
+        const auto expected = group_size == 1 ? std::vector<int>{0, 0, 0, 0} : std::vector<int>{0, 1, 2, 2};
+        CHECK_EQ(gathered_before, expected);
+        CHECK_EQ(rig.engine.master()[0],
+                 1000.0F * 0 + static_cast<float>(rig.layout.owned(0, rank).begin) + offset);
+      }
+      gathered_before.clear();
+      rig.engine.publish(change);
+      rig.engine.settle();
+      rig.engine.settle();
+      CHECK_EQ(gathered_before.size(), 4);
+    });
+    CHECK_EQ(wrong, std::vector<int>(static_cast<size_t>(group_size), 0));
+  }
+}
+
 TEST_CASE("engine: a group of one never talks to its communicators and needs no block buffers") {
   fakes::ThreadWorld world(1);
   world.run([&](int, std::span<comm::Communicator* const> channels) {
