@@ -124,9 +124,10 @@ CollectiveSeconds CollectiveCurve::at(double bytes) const {
   const auto wall = [](const CollectiveProbe& probe) { return probe.seconds.median; };
   seconds.wall = between(volume, wall);
   seconds.latency = std::min(wall(*points_.front()), seconds.wall);
-  seconds.pace = points_.back()->pace;
-  seconds.cpu = points_.back()->cpu_beside *
-                between(volume, [](const CollectiveProbe& probe) { return probe.cpu_seconds; });
+  seconds.pace =
+      between(std::min(volume, volumes_.back()), [](const CollectiveProbe& probe) { return probe.pace; });
+  seconds.cpu =
+      between(volume, [](const CollectiveProbe& probe) { return probe.cpu_beside * probe.cpu_seconds; });
   return seconds;
 }
 

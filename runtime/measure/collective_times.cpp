@@ -17,6 +17,8 @@ using record::CollectiveProbe;
 using record::Spread;
 
 constexpr int64_t kShardBytes[] = {4 << 10, 256 << 10, 1 << 20, 8 << 20};  // bytes of one rank's part
+// Shorter ones are latency, and have the pace of the first of these.
+constexpr int64_t kLeastPacedBytes = 256 << 10;
 // What the largest of them may be together: more than caches hold, and not what a rank's memory would miss.
 constexpr int64_t kMostBytes = 64 << 20;
 constexpr double kLongest = 0.15;  // longest time, in seconds, that an operation may be expected to take
@@ -126,8 +128,8 @@ class Stream {
 struct Timed {
   CollectiveProbe probe;
   const CollectiveGroup* group = nullptr;
-  bool largest = false;  // of its kind and group
-  double latest = 0.0;   // seconds of one in the sweep that timed it last
+  bool has_pace = false;
+  double latest = 0.0;  // seconds of one in the sweep that timed it last
   std::vector<double> seconds, cpu, paces, cpu_beside;
 };
 
@@ -180,6 +182,7 @@ class Measurement {
     ASSIGN_OR_RETURN(const auto beside, stream.run_beside(count, turns));
     const double computing = static_cast<double>(count * turns) * alone_turns.cpu;
     ASSIGN_OR_RETURN(const auto means, mean({beside.computed, beside.waited, beside.cpu - computing}));
+    timed.has_pace = true;
     timed.paces.push_back((count * alone - means[1]) / means[0]);
     if (timed.probe.cpu_seconds > 0.0)
       timed.cpu_beside.push_back(means[2] / (count * timed.probe.cpu_seconds));
@@ -237,18 +240,18 @@ Result<void> time_sizes(Measurement& measurement, const CollectiveGroup& group, 
                         .bytes = bytes},
               .group = &group};
     RETURN_IF_ERROR(measurement.time(one, expected));
+    if (kShardBytes[i] >= kLeastPacedBytes) RETURN_IF_ERROR(measurement.pace(one));
     timed.push_back(std::move(one));
   }
-  timed.back().largest = true;
-  return measurement.pace(timed.back());
+  return timed.back().has_pace ? Result<void>() : measurement.pace(timed.back());
 }
 
-// Smaller ones have the pace of the largest of their kind and group.
+// One that was not paced has the pace of the next larger of its kind and group.
 std::vector<CollectiveProbe> probes_of(const std::vector<Timed>& timed) {
   std::vector<CollectiveProbe> probes;
   double pace = 1.0, cpu_beside = 1.0;
   for (auto one = timed.rbegin(); one != timed.rend(); ++one) {
-    if (one->largest) {
+    if (one->has_pace) {
       pace = std::clamp(mean_of(one->paces), kLeastPace, 1.0);
       cpu_beside = one->cpu_beside.empty() ? 1.0 : std::max(0.0, mean_of(one->cpu_beside));
     }
@@ -283,7 +286,7 @@ Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
     for (Timed& one : timed) {
       if (one.group != before) tell(*(before = one.group), sweep);
       RETURN_IF_ERROR(measurement.time(one, one.probe.seconds.median));
-      if (one.largest) RETURN_IF_ERROR(measurement.pace(one));
+      if (one.has_pace) RETURN_IF_ERROR(measurement.pace(one));
     }
   }
   return probes_of(timed);

@@ -204,6 +204,29 @@ TEST_CASE(
   CHECK_EQ(curve->at(bytes).wall, doctest::Approx(kLatency + kSecondsPerByte * bytes / 2.0).epsilon(1e-3));
 }
 
+TEST_CASE("replay: a collective has the pace of its size, between and beyond those that were measured") {
+  Calibration calibration = known();
+  std::vector<double> sizes;
+  for (auto& one : calibration.collectives) {
+    if (one.kind != "all_gather") continue;
+    one.pace = std::min(0.9, 0.2 + 0.2 * static_cast<double>(sizes.size()));
+    sizes.push_back(static_cast<double>(one.bytes));
+  }
+  REQUIRE_GE(sizes.size(), 2);
+  const auto machine = MeasuredMachine::of(calibration);
+  REQUIRE(machine);
+
+  const auto curve =
+      machine->collective(CollectiveKind::kAllGather, {.ranks = 2, .nodes = 2, .nodes_at_it = 2});
+
+  REQUIRE(curve);
+  CHECK_EQ(curve->at(sizes[0] / 2.0).pace, doctest::Approx(0.2));
+  CHECK_EQ(curve->at((sizes[0] + sizes[1]) / 2.0).pace, doctest::Approx(0.3));
+  CHECK_EQ(curve->at(sizes[1]).pace, doctest::Approx(0.4));
+  const double last = std::min(0.9, 0.2 * static_cast<double>(sizes.size()));
+  CHECK_EQ(curve->at(100.0 * sizes.back()).pace, doctest::Approx(last));
+}
+
 TEST_CASE("replay: one that nothing else is under way with takes the latency of two in a stream") {
   Calibration late = known();
   for (auto& one : late.collectives) one.seconds = exactly(1e-3);
