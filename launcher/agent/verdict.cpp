@@ -80,6 +80,8 @@ std::string cause_line(const VerdictInput& input, const RankExit& cause) {
   if (others > 0) line += fmt::format("; {} stopped because of it", plural(others, "other rank"));
   if (may_be_memory)
     line += fmt::format("; its cgroup does not say whether memory ran out: dmesg on {} would", cause.node);
+  if (cause.signal == SIGBUS && cause.out_of_memory != true)
+    line += "; a file that it had mapped was cut short or cannot be read any more, or /dev/shm is full";
   return line;
 }
 

@@ -253,6 +253,13 @@ TEST_CASE("verdict: a rank that the kernel killed for lack of memory is told fro
   CHECK(judge(input).line.find("dmesg on n0") != std::string::npos);
 }
 
+TEST_CASE("verdict: a bus error says what it comes from") {
+  CHECK(
+      judge(of({killed(0, SIGBUS), exit_of(1, 0)})).line ==
+      "rank 0 on node n0 was killed by SIGBUS (signal 7); a file that it had mapped was cut short or cannot "
+      "be read any more, or /dev/shm is full");
+}
+
 TEST_CASE("verdict: what the watch found is the first cause, and those who died of the order are not") {
   VerdictInput input = of({stopped(killed(0, 9, 20.0)), lost_peer(1, 19.0)});
   input.finding = WatchFinding{"node_lost", "n3", {}, "node n3 is lost: no sign of life for 4.0 s", 18.0};
