@@ -1,34 +1,10 @@
 // shardrun: the command line, made of the verbs of launcher/verbs.
-#include <poll.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <string>
 
-#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include "launcher/runs/common.h"
 #include "launcher/verbs/command_line.h"
-#include "runtime/contract/exit_code.h"
-
-namespace {
-
-// Returns why not all that was printed has been written; "" when it has, or nobody reads any more. What a full
-// disk did not take is no answer.
-std::string lost_answer() {
-  const bool is_flushed = std::fflush(stdout) == 0;
-  const int failure = is_flushed ? EIO : errno;
-  if (is_flushed && std::ferror(stdout) == 0) return "";
-  pollfd out{STDOUT_FILENO, POLLOUT, 0};
-  const bool is_closed = ::poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0;
-  return is_closed ? "" : std::strerror(failure);
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   namespace launcher = shardrun::launcher;
@@ -49,9 +25,5 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return launcher::usage_error(launcher::better_words(app, argc, argv, error.what()).c_str());
   }
-  if (const std::string lost = lost_answer(); !lost.empty()) {
-    launcher::say_error(fmt::format("shardrun: error: writing standard output: {}\n", lost));
-    if (line.exit_code == 0) return shardrun::contract::kExitInfrastructure;
-  }
-  return line.exit_code;
+  return launcher::finish_output(line.exit_code);
 }

@@ -1,10 +1,12 @@
 #include "launcher/runs/common.h"
 
+#include <poll.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 
@@ -75,6 +77,17 @@ std::string slurm_id(const std::string& runs) {
   return id;
 }
 
+// Returns whether the reader of our output is gone, who misses nothing.
+bool nobody_reads() {
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  return ::poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0;
+}
+
+void say_lost_output(int failure) {
+  if (!nobody_reads())
+    say_error(fmt::format("shardrun: error: writing standard output: {}\n", std::strerror(failure)));
+}
+
 }  // namespace
 
 int fail(const Error& error, const CommonOptions& common) {
@@ -89,8 +102,27 @@ void warn(const std::vector<std::string>& warnings) {
   }
 }
 
+bool write_out(std::string_view text) {
+  if (std::ferror(stdout) != 0) return false;  // it was said
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size()) return true;
+  say_lost_output(errno);
+  return false;
+}
+
+bool flush_out() {
+  if (std::ferror(stdout) != 0) return false;
+  if (std::fflush(stdout) == 0) return true;
+  say_lost_output(errno);
+  return false;
+}
+
+int finish_output(int exit_code) {
+  return flush_out() || nobody_reads() || exit_code != contract::kExitDone ? exit_code
+                                                                           : contract::kExitInfrastructure;
+}
+
 void print_text(const std::string& text) {
-  fmt::print("{}", shown_on(look_at_terminal(STDOUT_FILENO, contract::process_environment()), text));
+  write_out(shown_on(look_at_terminal(STDOUT_FILENO, contract::process_environment()), text));
 }
 
 void say_error(const std::string& text) {

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,11 @@ int fail(const base::Error& error, const CommonOptions& common);
 // Prints "shardrun: warning: …" for each.
 void warn(const std::vector<std::string>& warnings);
 
+// Write to stdout, and what has been written to its file; what could not be is said once, on stderr. Return false when it is lost.
+bool write_out(std::string_view text);
+bool flush_out();
+// Returns the exit code of a program that ends with `exit_code`: what a full disk did not take is no answer.
+int finish_output(int exit_code);
 // Prints to stdout, in the characters that a terminal there can show.
 void print_text(const std::string& text);
 template <typename First, typename... Rest>

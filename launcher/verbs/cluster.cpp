@@ -60,7 +60,7 @@ PclusterCall call_of(const ClusterOptions& options) {
   call.region = options.region;
   call.limit = std::chrono::seconds(options.timeout_seconds);
   call.waiting = [](int seconds) {
-    fmt::print(stderr, "shardrun: pcluster has not answered for {} s\n", seconds);
+    say_error(fmt::format("shardrun: pcluster has not answered for {} s\n", seconds));
   };
   return call;
 }

@@ -179,7 +179,7 @@ int submit_elsewhere(const Submission& submission, const CommandLine& line) {
   if (auto checked = check_host(line.remote); !checked) return fail(checked.error(), line.common);
   auto answer = send(submission, line.remote, line.common.json);
   if (!answer) return fail(answer.error(), line.common);
-  fmt::print(stderr, "{}", base::visible_lines(answer->err));
+  say_error(base::visible_lines(answer->err));
   print_text("{}", answer->out);
   if (ended_well(*answer) && !line.common.json && !submission.dry_run)
     print_text("  from here      shardrun logs -f NAME --host {}\n", line.remote.host);

@@ -14,7 +14,6 @@
 #include "launcher/verbs/logs.h"
 #include "launcher/view/follower.h"
 #include "launcher/view/progress.h"
-#include "runtime/base/io.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
@@ -58,9 +57,7 @@ int logs(const LogsOptions& options, const CommonOptions& common) {
     }
   }
   if (options.follow) return follow_run(*run, options.filter, common);
-  Follower(*run, options_of(options.filter), [](const std::string& text) {
-    (void)base::write_all(STDOUT_FILENO, text, "standard output");  // nobody may read any more
-  }).finish();
+  Follower(*run, options_of(options.filter), [](const std::string& text) { write_out(text); }).finish();
   return contract::kExitDone;
 }
 
@@ -69,9 +66,8 @@ int logs(const LogsOptions& options, const CommonOptions& common) {
 int follow_run(const record::RunDir& run, const LogFilter& filter, const CommonOptions& common) {
   bool broken = false;
   const FollowOptions options = options_of(filter);
-  Follower follower(run, options, [&](const std::string& text) {
-    broken = broken || !base::write_all(STDOUT_FILENO, text, "standard output");
-  });
+  Follower follower(run, options,
+                    [&](const std::string& text) { broken = !write_out(text) || !flush_out(); });
   RunWatcher watcher(run);
   std::string waiting;  // what was said last of a run that has not started
   while (!broken) {
@@ -88,7 +84,8 @@ int follow_run(const record::RunDir& run, const LogFilter& filter, const CommonO
     }
     if (!state->record && state->status != waiting && !state->status.starts_with("running")) {
       waiting = state->status;
-      fmt::print(stderr, "shardrun: {} {} waits: {}\n", state->plan.name, state->plan.id, waiting);
+      say_error(fmt::format("shardrun: {} {} waits: {}\n", base::visible(state->plan.name),
+                            base::visible(state->plan.id), base::visible(waiting)));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }

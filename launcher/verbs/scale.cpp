@@ -124,7 +124,7 @@ ScaleReport when_over(ScaleReport report, bool tells) {
       if (!over && unreadable.insert(line).second)
         warn({fmt::format("{} nodes: {}; it is looked at again", line->nodes, over.error().to_string())});
       if (!over || !*over) return false;
-      if (tells) fmt::print(stderr, "shardrun: {} nodes: {}\n", line->nodes, line->result->status);
+      if (tells) say_error(fmt::format("shardrun: {} nodes: {}\n", line->nodes, line->result->status));
       return true;
     });
     if (open.empty()) return report;
@@ -180,11 +180,10 @@ int run_sweep(const Sweep& sweep, ScaleReport report, const CommonOptions& commo
   if (auto written = base::write_file_atomically(directory + "/scale.json", to_json(report)); !written)
     return fail(written.error(), common);
   if (!common.json) {
-    fmt::print(
-        stderr,
-        "shardrun: submitted array {} of {} runs; this waits for them, and so does later: shardrun scale "
-        "--report {}\n",
-        report.id, submitted->size(), directory);
+    say_error(fmt::format(
+        "shardrun: submitted array {} of {} runs; this waits for them, and so does later: shardrun "
+        "scale --report {}\n",
+        report.id, submitted->size(), directory));
   }
   return finish_sweep(std::move(report), directory, common);
 }

@@ -197,7 +197,7 @@ int run_sweep(const SweepOptions& options, const std::vector<Assignments>& runs,
       continue;
     }
     if (!common.json)
-      fmt::print(stderr, "shardrun: run {} of {}: {}\n", i + 1, runs.size(), fmt::join(runs[i], " "));
+      say_error(fmt::format("shardrun: run {} of {}: {}\n", i + 1, runs.size(), fmt::join(runs[i], " ")));
     auto is_last = run_one(argv, words, signals->fd(), folder, report, i);
     if (!is_last) return fail(is_last.error(), common);
     if (!*is_last) continue;
