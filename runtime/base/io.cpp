@@ -84,6 +84,12 @@ Result<void> write_all(int fd, std::string_view text, std::string_view what) {
 Result<void> write_file_atomically(const std::string& path, std::string_view bytes, unsigned mode,
                                    Durability durability) {
   const bool flush = durability == Durability::kPowerLoss;
+  struct stat there {};
+  if (::stat(path.c_str(), &there) == 0 &&
+      !S_ISREG(there.st_mode)) {  // the rename would take the place of /dev/null itself
+    return Error(Code::kRefused,
+                 fmt::format("{}: is there already and is no regular file; name another", path));
+  }
   const std::string folder = std::filesystem::path(path).parent_path().string();
   std::string temporary = path + ".tmp.XXXXXX";
   UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));

@@ -51,7 +51,7 @@ enum class Durability {
 // Replaces `path` so that a reader sees the old or the new content, never a mixture, and a crash right after the
 // return keeps the new one: it writes a temporary file in the same folder, fsyncs it, renames it and fsyncs the
 // folder (the fsyncs only for kPowerLoss; they take milliseconds each). `mode` is the permission of the new file,
-// e.g. 0600.
+// e.g. 0600. kRefused: `path` is a device, a pipe or a folder.
 Result<void> write_file_atomically(const std::string& path, std::string_view bytes, unsigned mode = 0644,
                                    Durability durability = Durability::kPowerLoss);
 
