@@ -1,6 +1,7 @@
 #include "launcher/runs/run_state.h"
 
 #include <cctype>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -35,8 +36,10 @@ bool is_of_an_earlier_job(const RunState& state) {
   return state.plan.scheduler == "slurm" && state.record && state.record->id != state.plan.id;
 }
 
-void ask_about(RunState& state) {
-  auto job = find_job(state.plan.id);
+using AskSlurm = std::function<base::Result<std::optional<SlurmJob>>(const std::string& id)>;
+
+void ask_about(RunState& state, const AskSlurm& ask) {
+  auto job = ask(state.plan.id);
   if (!job) return;  // there is no Slurm here to ask
   if (*job) {
     state.status = (*job)->state;
@@ -112,6 +115,34 @@ void note_lost_conductor(const record::RunDir& run, RunState& state) {
                                                attach_hint(run, state));
 }
 
+// As look_at(); without `ask`, Slurm is not asked.
+base::Result<RunState> look_with(const record::RunDir& run, const AskSlurm& ask) {
+  RunState state;
+  ASSIGN_OR_RETURN(auto plan, read_plan(run));
+  state.plan = std::move(plan);
+  auto record = find_record(run);
+  // A run without one has not begun; one that cannot be read is not one that is not there.
+  if (!record && record.error().code() != base::Code::kNotFound) return std::move(record).error();
+  if (record) state.record = std::move(record).value();
+  state.status = state.record ? record::status_name(state.record->status) : "not started";
+  const bool open = !state.record || state.record->status == RunStatus::kRunning ||
+                    state.record->status == RunStatus::kPreempted || is_of_an_earlier_job(state);
+  if (state.plan.scheduler == "slurm") {
+    if (open && ask) {
+      ask_about(state, ask);
+      const bool unended = !state.record || state.record->status == RunStatus::kRunning;
+      if (unended && is_over(state)) reads_its_end(run, state);  // it is written before Slurm's job ends
+    }
+    // The job may outlive the conductor that ran in it: an allocation is a person's. Who holds the run has to be seen: another
+    // node's file may not be here yet.
+    const bool runs = state.record && state.record->status == RunStatus::kRunning;
+    if (runs && state.status.starts_with("running") && read_holder(run)) note_lost_conductor(run, state);
+  } else if (state.record && state.record->status == RunStatus::kRunning) {
+    note_lost_conductor(run, state);
+  }
+  return state;
+}
+
 }  // namespace
 
 base::Result<RunRecord> find_record(const record::RunDir& run) {
@@ -124,30 +155,24 @@ base::Result<RunRecord> find_record(const record::RunDir& run) {
 }
 
 base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm) {
-  RunState state;
-  ASSIGN_OR_RETURN(auto plan, read_plan(run));
-  state.plan = std::move(plan);
-  auto record = find_record(run);
-  // A run without one has not begun; one that cannot be read is not one that is not there.
-  if (!record && record.error().code() != base::Code::kNotFound) return std::move(record).error();
-  if (record) state.record = std::move(record).value();
-  state.status = state.record ? record::status_name(state.record->status) : "not started";
-  const bool open = !state.record || state.record->status == RunStatus::kRunning ||
-                    state.record->status == RunStatus::kPreempted || is_of_an_earlier_job(state);
-  if (state.plan.scheduler == "slurm") {
-    if (open && ask_slurm) {
-      ask_about(state);
-      const bool unended = !state.record || state.record->status == RunStatus::kRunning;
-      if (unended && is_over(state)) reads_its_end(run, state);  // it is written before Slurm's job ends
-    }
-    // The job may outlive the conductor that ran in it: an allocation is a person's. Who holds the run has to be seen: another
-    // node's file may not be here yet.
-    const bool runs = state.record && state.record->status == RunStatus::kRunning;
-    if (runs && state.status.starts_with("running") && read_holder(run)) note_lost_conductor(run, state);
-  } else if (state.record && state.record->status == RunStatus::kRunning) {
-    note_lost_conductor(run, state);
-  }
-  return state;
+  return look_with(run, ask_slurm ? find_job : AskSlurm());
+}
+
+base::Result<RunState> RunsLook::at(const record::RunDir& run) {
+  return look_with(run, [this](const std::string& id) -> base::Result<std::optional<SlurmJob>> {
+    if (!known_) known_ = known_jobs();
+    if (!*known_ && known_->error().code() == base::Code::kNotFound) return find_job(id);  // no squeue here
+    if (!*known_) return known_->error();
+    return is_known(**known_, id) ? find_job(id) : std::optional<SlurmJob>();
+  });
+}
+
+std::string RunsLook::unanswered() const {
+  if (!known_ || *known_ || known_->error().code() == base::Code::kNotFound) return "";
+  return fmt::format(
+      "Slurm does not answer, so what stands here of its runs that have not ended is what their folders say: "
+      "{}",
+      known_->error().to_string());
 }
 
 bool is_over(const RunState& state) {

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "launcher/runs/common.h"
@@ -43,6 +44,17 @@ TrainingCurve read_curve(const record::RunDir& run);
 std::optional<StepPoint> read_last_step(const record::RunDir& run);
 // Returns what a run left behind, as its timeline is made from it. kNotFound or kCorrupt where there is no record.
 base::Result<TimelineSources> timeline_sources(const record::RunDir& run);
+
+// Looks once at many runs, of whose jobs Slurm is asked together: in a folder of years there are hundreds that never ended well.
+class RunsLook {
+ public:
+  base::Result<RunState> at(const record::RunDir& run);
+  // Returns why Slurm could not be asked, and what that means; "" where it was, need not be, or is not here.
+  std::string unanswered() const;
+
+ private:
+  std::optional<base::Result<std::set<std::string>>> known_;  // jobs that Slurm has not forgotten
+};
 
 // Looks again and again at one run. Its directory is read each time; Slurm, which knows of jobs that died without a word
 // there, is asked once in kSlurmSeconds.

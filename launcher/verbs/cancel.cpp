@@ -23,8 +23,9 @@ base::Result<record::RunDir> find_run_to_stop(const std::string& name, const Com
   std::vector<record::RunDir> open;
   std::string list;
   if (name.find('/') == std::string::npos && name != "." && name != "..") {
+    RunsLook look;
     for (const record::RunDir& run : runs_named(name, common)) {
-      const auto state = look_at(run);
+      const auto state = look.at(run);
       if (!state || is_over(*state)) continue;
       list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", state->plan.id, state->status);
       open.push_back(run);

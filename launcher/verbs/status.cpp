@@ -39,6 +39,11 @@ std::string row(const record::RunDir& run, const RunState& state) {
                      state.plan.ranks_per_node, step, loss, base::visible(state.status));
 }
 
+// Says what could not be asked.
+void say_unanswered(const RunsLook& look) {
+  if (std::string why = look.unanswered(); !why.empty()) warn({std::move(why)});
+}
+
 int status(const std::string& run_name, const CommonOptions& common) {
   if (!run_name.empty()) {
     if (const auto sweep_folder = find_sweep(run_name, common)) return show_sweep(*sweep_folder, common);
@@ -66,12 +71,14 @@ int status(const std::string& run_name, const CommonOptions& common) {
   }
   std::string out = head();
   std::vector<record::RunRecord> records;
+  RunsLook look;
   for (const record::RunDir& run : runs) {
-    auto state = look_at(run);
+    auto state = look.at(run);
     if (!state) continue;
     out += row(run, *state);
     if (state->record) records.push_back(seen(*state));
   }
+  say_unanswered(look);
   if (common.json) {
     print_text("{}", to_json(records));
   } else {
@@ -98,11 +105,13 @@ int metrics(const std::string& run_name, const CommonOptions& common) {
     print_text("{}", prometheus_text({sample_of(*run, *state)}));
     return contract::kExitDone;
   }
+  RunsLook look;
   for (const record::RunDir& run : all_runs(common)) {
-    const auto state = look_at(run);
+    const auto state = look.at(run);
     if (!state || is_history(*state)) continue;
     samples.push_back(sample_of(run, *state));
   }
+  say_unanswered(look);
   print_text("{}", prometheus_text(samples));
   return contract::kExitDone;
 }

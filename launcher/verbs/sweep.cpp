@@ -217,10 +217,10 @@ int sweep(const SweepOptions& options, const CommonOptions& common) {
 }
 
 // What is known now of one run; returns its curve.
-TrainingCurve look_up(SweepRun& run) {
+TrainingCurve look_up(SweepRun& run, RunsLook& look) {
   if (run.run.empty()) return {};
   const record::RunDir directory{run.run};
-  if (auto state = look_at(directory)) {
+  if (auto state = look.at(directory)) {
     run.status = state->status;
     if (state->record && state->record->metrics)
       run.validation_loss = state->record->metrics->validation_loss;
@@ -253,7 +253,9 @@ int show_sweep(const std::string& folder, const CommonOptions& common) {
   auto report = parse_sweep_report(*text);
   if (!report) return fail(std::move(report).error().context(folder), common);
   std::vector<TrainingCurve> curves;
-  for (SweepRun& run : report->runs) curves.push_back(look_up(run));
+  RunsLook look;
+  for (SweepRun& run : report->runs) curves.push_back(look_up(run, look));
+  if (std::string why = look.unanswered(); !why.empty()) warn({std::move(why)});
   // Who may only look at a sweep of somebody else sees the table all the same. What the sweep itself has written since then
   // is newer.
   const auto now = base::read_file(json_of(folder), /*limit_bytes=*/16 << 20);

@@ -309,6 +309,23 @@ Result<std::optional<SlurmJob>> find_job(const std::string& id) {
   return std::optional(found);
 }
 
+Result<std::set<std::string>> known_jobs() {
+  // What a person's squeue leaves out is left out for a person's eyes.
+  const std::vector<std::string> filters = {
+      "SQUEUE_ACCOUNT",   "SQUEUE_CLUSTERS", "SLURM_CLUSTERS", "SQUEUE_JOB_NAME",    "SQUEUE_LICENSES",
+      "SQUEUE_PARTITION", "SQUEUE_QOS",      "SQUEUE_USERS",   "SQUEUE_RESERVATION", "SQUEUE_NODELIST"};
+  ASSIGN_OR_RETURN(auto answer,
+                   ask_slurm({"squeue", "--noheader", "--all", "--states=all", "--format=%F"}, "", filters));
+  std::istringstream lines(answer.out);
+  std::set<std::string> known;
+  for (std::string job; lines >> job;) known.insert(std::move(job));
+  return known;
+}
+
+bool is_known(const std::set<std::string>& known, const std::string& id) {
+  return known.contains(id.substr(0, id.find_first_not_of("0123456789")));
+}
+
 bool is_end_of_job(const std::string& state) {
   for (const char* end : {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED",
                           "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"})

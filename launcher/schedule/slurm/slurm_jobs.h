@@ -7,6 +7,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,11 @@ std::string scontrol_field(const std::string& text, const std::string& key);
 bool is_end_of_job(const std::string& state);
 // Returns nullopt when Slurm has forgotten the job. Works without accounting.
 base::Result<std::optional<SlurmJob>> find_job(const std::string& id);
+// Returns the numbers of all jobs that Slurm has not forgotten, of an array's elements that of the array: one question, whose answer
+// says of many jobs that find_job need not be asked.
+base::Result<std::set<std::string>> known_jobs();
+// Says whether the job of a run's id may be among them.
+bool is_known(const std::set<std::string>& known, const std::string& id);
 base::Result<void> cancel_job(const std::string& id);
 // Makes Slurm start a running job again, on other nodes than those of `bad` (the newest last). Where the job could
 // then never start, the oldest of them are allowed again; while a node does not answer Slurm this is found out for
