@@ -35,6 +35,26 @@ bool is_run(const fs::path& path) {
   return fs::exists(path / "plan.json", ignored) || fs::exists(path / "record.json", ignored);
 }
 
+// Whether the folder, or the way to it, is closed to us: a run directory is its user's alone.
+bool is_closed(const fs::path& folder) {
+  std::error_code failure;
+  (void)fs::exists(folder / "plan.json", failure);
+  return failure == std::errc::permission_denied;
+}
+
+// Returns the folder that `name` may mean and that is closed to us; "" where there is none.
+std::string closed_folder(const std::string& name, bool one_part, const std::string& runs) {
+  if (is_closed(name)) return absolute_path(name);
+  if (!one_part) return "";
+  if (is_closed(fs::path(runs) / name)) return absolute_path(is_closed(runs) ? runs : runs + "/" + name);
+  std::error_code ignored;
+  for (const auto& job : fs::directory_iterator(runs, ignored)) {
+    const fs::path run = job.path() / name;
+    if (fs::exists(run, ignored) && is_closed(run)) return absolute_path(run.string());
+  }
+  return "";
+}
+
 using Found = std::pair<fs::file_time_type, fs::path>;
 
 // A job's start writes its plan anew, but not what was submitted.
@@ -223,6 +243,21 @@ std::vector<record::RunDir> all_runs(const CommonOptions& common) {
   return newest_first(std::move(found));
 }
 
+Result<int> count_closed_runs(const CommonOptions& common) {
+  std::error_code failure, ignored;
+  int count = 0;
+  for (const auto& job : fs::directory_iterator(common.runs_directory, failure)) {
+    if (job.is_symlink(ignored) || !job.is_directory(ignored)) continue;
+    if (is_closed(job.path())) ++count;
+    for (const auto& run : fs::directory_iterator(job.path(), ignored))
+      if (!run.is_symlink(ignored) && is_closed(run.path())) ++count;
+  }
+  if (failure == std::errc::permission_denied)
+    return Error(Code::kIo,
+                 absolute_path(common.runs_directory) + ": Permission denied; --runs DIR looks elsewhere");
+  return count;
+}
+
 std::vector<record::RunDir> runs_named(const std::string& name, const CommonOptions& common) {
   std::vector<Found> found;
   add_runs_of(fs::path(common.runs_directory) / name, found);
@@ -242,6 +277,14 @@ Result<record::RunDir> find_run(const std::string& name, const CommonOptions& co
     for (const record::RunDir& run : runs) {  // a later job goes on in the directory of an earlier one
       if (const auto plan = read_plan(run); plan && plan->id == name) return run;
     }
+  }
+  if (const std::string closed = closed_folder(name, one_part, common.runs_directory); !closed.empty()) {
+    return Error(
+        Code::kIo,
+        fmt::format(
+            "{}: Permission denied: a run can be looked at by its user alone, who may pass on the page "
+            "of `shardrun report`",
+            closed));
   }
   return Error(Code::kNotFound,
                fmt::format("no run \"{}\": it is no run directory, and {} has no job and no id of that name; "

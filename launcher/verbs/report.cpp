@@ -57,8 +57,9 @@ base::Result<std::vector<ReportRun>> read_reports(const std::vector<std::string>
       continue;
     }
     const base::Error why = found ? not_started_or(*found, run.error()) : run.error();
+    const bool is_none = !found && why.code() == base::Code::kNotFound;
     if (names.size() > 1)
-      warn({fmt::format("{} is left out: {}", name, found ? why.to_string() : "it is no run")});
+      warn({fmt::format("{} is left out: {}", name, is_none ? "it is no run" : why.to_string())});
     if (!first) first = why;
   }
   if (runs.empty()) return *first;

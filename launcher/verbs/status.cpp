@@ -1,3 +1,5 @@
+#include <filesystem>
+
 #include <fmt/format.h>
 
 #include "launcher/runs/run_state.h"
@@ -5,6 +7,7 @@
 #include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_sample.h"
 #include "launcher/verbs/sweep.h"
+#include "launcher/view/progress.h"
 #include "launcher/view/prometheus.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/base/visible.h"
@@ -39,6 +42,13 @@ std::string row(const record::RunDir& run, const RunState& state) {
                      state.plan.ranks_per_node, step, loss, base::visible(state.status));
 }
 
+// Says of a run in a list that it cannot be shown, and why. One that is gone was taken away meanwhile.
+void leave_out(const record::RunDir& run, const base::Error& why) {
+  std::error_code ignored;
+  if (std::filesystem::exists(run.root, ignored))
+    warn({fmt::format("{} is left out: {}", run.root, why.to_string())});
+}
+
 // Says what could not be asked.
 void say_unanswered(const RunsLook& look) {
   if (std::string why = look.unanswered(); !why.empty()) warn({std::move(why)});
@@ -64,7 +74,13 @@ int status(const std::string& run_name, const CommonOptions& common) {
     return contract::kExitDone;
   }
   const std::vector<record::RunDir> runs = all_runs(common);
-  if (runs.empty() && !common.json) {
+  const auto closed = count_closed_runs(common);
+  if (!closed) return fail(closed.error(), common);
+  if (*closed > 0)
+    warn(
+        {fmt::format("{} in {} cannot be looked at: Permission denied; what a run leaves is its user's alone",
+                     counted(*closed, "folder"), absolute_path(common.runs_directory))});
+  if (runs.empty() && *closed == 0 && !common.json) {
     print_text("no runs in {}; start one with `shardrun run job.toml`\n",
                absolute_path(common.runs_directory));
     return contract::kExitDone;
@@ -74,7 +90,10 @@ int status(const std::string& run_name, const CommonOptions& common) {
   RunsLook look;
   for (const record::RunDir& run : runs) {
     auto state = look.at(run);
-    if (!state) continue;
+    if (!state) {
+      leave_out(run, state.error());
+      continue;
+    }
     out += row(run, *state);
     if (state->record) records.push_back(seen(*state));
   }
@@ -108,6 +127,7 @@ int metrics(const std::string& run_name, const CommonOptions& common) {
   RunsLook look;
   for (const record::RunDir& run : all_runs(common)) {
     const auto state = look.at(run);
+    if (!state) leave_out(run, state.error());
     if (!state || is_history(*state)) continue;
     samples.push_back(sample_of(run, *state));
   }
