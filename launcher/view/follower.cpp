@@ -60,6 +60,13 @@ void Follower::show(bool to_the_end) {
     AttemptLogs logs = find_logs(run_, attempt);
     if (options_.only_rank >= 0)
       std::erase_if(logs.segments, [&](const auto& entry) { return entry.first != options_.only_rank; });
+    if (!options_.only_node.empty()) {
+      std::erase_if(logs.segments, [&](const auto& entry) {
+        std::string& node = nodes_[{attempt, entry.first}];
+        if (node.empty()) node = node_of(run_, attempt, entry.first, entry.second.front());
+        return !node.empty() && node != options_.only_node;
+      });
+    }
     logs_.begin(run_, logs, to_the_end);
   }
   while (true) {

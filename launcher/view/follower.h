@@ -9,7 +9,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launcher/view/growing_text.h"
@@ -50,7 +52,8 @@ class Follower {
   std::function<void(const std::string&)> print_;
   LogMerge logs_;
   GrowingText files_;
-  std::vector<LogGroup> begun_;  // those not shown yet
+  std::map<std::pair<int, int>, std::string> nodes_;  // of the ranks of an attempt, where only one is wanted
+  std::vector<LogGroup> begun_;                       // those not shown yet
   TrainingCurve curve_;
   std::string bar_;
 };

@@ -71,6 +71,19 @@ AttemptLogs find_logs(const record::RunDir& run, int attempt) {
   return logs;
 }
 
+std::string node_of(const record::RunDir& run, int attempt, int global_rank, int segment) {
+  std::array<char, 512> text;
+  const base::UniqueFd fd(
+      ::open(run.rank_times(attempt, global_rank, segment).c_str(), O_RDONLY | O_CLOEXEC));
+  const ssize_t got = fd ? ::pread(fd.get(), text.data(), text.size(), 0) : -1;
+  if (got <= 0) return "";
+  const std::string_view begin(text.data(), static_cast<size_t>(got));
+  const size_t end = begin.find('\n');
+  if (end == std::string_view::npos) return "";
+  const auto head = record::parse_output_head(begin.substr(0, end));
+  return head ? head->node : "";
+}
+
 void RankOutput::see(std::vector<int> segments, bool to_the_end) {
   segments_ = std::move(segments);
   to_the_end_ = to_the_end;
@@ -109,20 +122,28 @@ bool RankOutput::read_more() {
 }
 
 bool RankOutput::read_piece(size_t stream) {
-  const std::string path = stream == 0 ? run_.rank_out(attempt_, global_rank_, segment_)
-                                       : run_.rank_err(attempt_, global_rank_, segment_);
-  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::array<char, kOutputPiece> piece;
-  const auto most = static_cast<size_t>(std::min<int64_t>(kOutputPiece, until_[stream] - at_[stream]));
-  const ssize_t got = fd ? ::pread(fd.get(), piece.data(), most, at_[stream]) : -1;
-  if (got <= 0) {
+  if (ahead_[stream].empty()) read_ahead(stream);
+  if (ahead_[stream].empty()) {
     at_[stream] = until_[stream];  // the file was taken away, or never got what its mark says
     return true;
   }
-  at_[stream] += got;
-  lines_[stream].append({piece.data(), static_cast<size_t>(got)},
-                        [&](std::string_view text) { add_line(text); });
+  const std::string piece = ahead_[stream].substr(0, static_cast<size_t>(until_[stream] - at_[stream]));
+  ahead_[stream].erase(0, piece.size());
+  at_[stream] += static_cast<int64_t>(piece.size());
+  lines_[stream].append(piece, [&](std::string_view text) { add_line(text); });
   return true;
+}
+
+// A rank that writes line by line has a mark for each, and a file of a file server takes far longer to open than to read.
+void RankOutput::read_ahead(size_t stream) {
+  const std::string path = stream == 0 ? run_.rank_out(attempt_, global_rank_, segment_)
+                                       : run_.rank_err(attempt_, global_rank_, segment_);
+  const int64_t last = std::max(until_[stream], marked_[stream]);
+  std::string& ahead = ahead_[stream];
+  ahead.resize(static_cast<size_t>(std::min(kOutputPiece, last - at_[stream])));
+  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const ssize_t got = fd ? ::pread(fd.get(), ahead.data(), ahead.size(), at_[stream]) : -1;
+  ahead.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
 }
 
 bool RankOutput::take_mark() {
@@ -130,6 +151,9 @@ bool RankOutput::take_mark() {
     marks_ = times_.take_new(run_.rank_times(attempt_, global_rank_, segment_), false, kTimesPiece);
     marks_at_ = 0;
     if (marks_.empty()) return false;
+    const std::string_view whole = std::string_view(marks_).substr(0, marks_.size() - 1);
+    if (const auto last = record::parse_output_mark(whole.substr(whole.rfind('\n') + 1)))
+      marked_ = {last->out_bytes, last->err_bytes};
   }
   const size_t end = std::min(marks_.find('\n', marks_at_), marks_.size());
   const std::string_view line = std::string_view(marks_).substr(marks_at_, end - marks_at_);
@@ -163,7 +187,8 @@ void RankOutput::enter(int segment) {
   times_ = {};
   marks_.clear();
   marks_at_ = 0;
-  at_ = until_ = {};
+  at_ = until_ = marked_ = {};
+  ahead_ = {};
 }
 
 void RankOutput::end_lines() {

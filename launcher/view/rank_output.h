@@ -29,6 +29,9 @@ struct AttemptLogs {
 // Returns what there is now.
 AttemptLogs find_logs(const record::RunDir& run, int attempt);
 
+// Returns the node on which a rank wrote this segment; "" where its times do not say yet.
+std::string node_of(const record::RunDir& run, int attempt, int global_rank, int segment);
+
 class RankOutput {
  public:
   RankOutput(record::RunDir run, int attempt, int global_rank)
@@ -43,6 +46,7 @@ class RankOutput {
  private:
   bool read_more();
   bool read_piece(size_t stream);
+  void read_ahead(size_t stream);
   bool take_mark();
   void take_rest();
   void enter(int segment);
@@ -60,6 +64,8 @@ class RankOutput {
   size_t marks_at_ = 0;
   int64_t consumed_ = 0;                   // output in the segments before it
   std::array<int64_t, 2> at_{}, until_{};  // of its .out and .err: what was read, and what may be
+  std::array<int64_t, 2> marked_{};   // how far the marks go that are in marks_: nothing behind them is read
+  std::array<std::string, 2> ahead_;  // what was read from at_ on
   std::array<record::NodeLines, 2> lines_;
   std::string node_ = "?", time_;
   std::deque<LogLine> ready_;

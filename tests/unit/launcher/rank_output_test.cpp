@@ -117,3 +117,40 @@ TEST_CASE(
   CHECK(rank_output_bytes(logging, files.run, 1, 2) == int64_t{512} << 10);
   CHECK(rank_output_bytes(logging, files.run, 1, 64) == int64_t{256} << 10);
 }
+
+TEST_CASE("rank output: lines of many marks are read at once, and no further than there are marks") {
+  const RankFiles files;
+  const record::RunDir& run = files.run;
+  RankFiles::append(run.rank_times(0, 3), "shardrun-times 1 1000 0 n1\n2000 4 0\n3000 8 0\n4000 12 0\n");
+  RankFiles::append(run.rank_out(0, 3), "one\ntwo\nsix\nyet");
+  RankOutput output(run, 0, 3);
+  output.see({0}, /*to_the_end=*/false);
+  LogLine line;
+  REQUIRE(output.next(line));
+  CHECK(line.text == "one");
+  std::filesystem::remove(run.rank_out(0, 3));
+  REQUIRE(output.next(line));
+  CHECK(line.text == "two");
+  REQUIRE(output.next(line));
+  CHECK(line.text == "six");
+  CHECK_FALSE(output.next(line));
+  // What had no mark may have been anything then.
+  RankFiles::append(run.rank_out(0, 3), "one\ntwo\nsix\nend\n");
+  RankFiles::append(run.rank_times(0, 3), "5000 16 0\n");
+  REQUIRE(output.next(line));
+  CHECK(line.text == "end");
+}
+
+TEST_CASE("follower: with one node alone, output of ranks of other nodes is not read") {
+  const RankFiles files;
+  const record::RunDir& run = files.run;
+  RankFiles::append(run.rank_times(0, 0), "shardrun-times 1 1000 0 n1\n2000 4 0\n");
+  RankFiles::append(run.rank_out(0, 0), "one\n");
+  RankFiles::append(run.rank_times(0, 1), "shardrun-times 1 1000 0 n2\n2000 4 0\n");
+  RankFiles::append(run.rank_out(0, 1), "two\n");
+  FollowOptions options;
+  options.only_node = "n2";
+  std::string shown;
+  Follower(run, options, [&](const std::string& text) { shown += text; }).finish();
+  CHECK(shown == "[n2:1] two\n");
+}
