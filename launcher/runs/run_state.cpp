@@ -242,6 +242,15 @@ TrainingCurve read_curve(const record::RunDir& run) {
   return curve;
 }
 
+std::vector<double> read_outline(const record::RunDir& run) {
+  TrainingCurve curve;
+  each_sample(run.metrics_jsonl(), /*most_bytes=*/4 << 20,
+              [&](std::string_view lines) { add_metrics(lines, curve); });
+  std::vector<double> losses;
+  for (const StepPoint& point : curve.steps) losses.push_back(point.loss);
+  return losses;
+}
+
 std::optional<StepPoint> read_last_step(const record::RunDir& run) {
   GrowingText file;
   TrainingCurve end;

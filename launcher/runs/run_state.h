@@ -40,6 +40,8 @@ std::string status_and_code(const RunState& state);
 base::Error not_started_or(const record::RunDir& run, const base::Error& error);
 // Returns the losses and speeds of a run so far; an empty curve where there is nothing to read.
 TrainingCurve read_curve(const record::RunDir& run);
+// Returns the losses of a run so far at even distances, which takes no longer for a run of months.
+std::vector<double> read_outline(const record::RunDir& run);
 // Returns the last step of a run so far, from the end of its metrics.
 std::optional<StepPoint> read_last_step(const record::RunDir& run);
 // Returns what a run left behind, as its timeline is made from it. kNotFound or kCorrupt where there is no record.

@@ -72,11 +72,9 @@ int results(const std::string& run_name, const CommonOptions& common) {
                base::visible(record->precompile->run));
   if (!record->metrics) return contract::kExitDone;
   const record::TrainingMetrics& metrics = *record->metrics;
-  std::vector<double> losses;
-  for (const StepPoint& point : read_curve(*run).steps) losses.push_back(point.loss);
   if (metrics.first_loss && metrics.final_loss) {
     print_text(fmt::format("loss        {:.4f} → {:.4f}  {}\n", *metrics.first_loss, *metrics.final_loss,
-                           sparkline(losses, 40)));
+                           sparkline(read_outline(*run), 40)));
   }
   if (metrics.validation_loss) {
     print_text("validation  {:.4f} nats{}\n", *metrics.validation_loss,

@@ -53,4 +53,9 @@ class FirstStep {
 // Calls `add` with the whole lines of a metrics.jsonl, piece by piece, so that no more than a piece of it is in memory.
 void each_piece(const std::string& path, const std::function<void(std::string_view lines)>& add);
 
+// As each_piece, but of a file that has grown for months no more than about `most_bytes`: pieces at even distances, the file's
+// first and last lines among them.
+void each_sample(const std::string& path, int64_t most_bytes,
+                 const std::function<void(std::string_view lines)>& add);
+
 }  // namespace shardrun::launcher

@@ -1,6 +1,7 @@
 #include "launcher/view/timeline.h"
 
 #include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <cstring>
 #include <ctime>
@@ -141,8 +142,33 @@ std::string utc_clock(double time) {
 
 }  // namespace
 
+// Whether a line is one of a step that comes behind the first of its attempt. A run of months has millions of them, and
+// parsing them takes far longer than reading them.
+bool TrainingNotes::says_nothing(std::string_view line) const {
+  constexpr std::string_view kAttempt = "\"attempt\":";
+  const auto found = attempts.find(newest);
+  if (found == attempts.end() || !found->second.first_step) return false;
+  if (line.find("\"event\"") != std::string_view::npos) return false;
+  const size_t at = line.rfind("\"attempt\"");
+  if (at == std::string_view::npos) return true;
+  std::string_view number = line.substr(at);
+  if (!number.starts_with(kAttempt)) return false;
+  number.remove_prefix(kAttempt.size());
+  int attempt = -1;
+  const auto [end, failure] = std::from_chars(number.data(), number.data() + number.size(), attempt);
+  return failure == std::errc() && attempt <= newest && end != number.data() + number.size() &&
+         (*end == ',' || *end == '}');
+}
+
 void TrainingNotes::add(std::string_view lines) {
-  for (const MetricsLine& line : record::parse_metrics(lines, newest)) {
+  while (!lines.empty()) {
+    const std::string_view line = base::take_line(lines);
+    if (!says_nothing(line)) add_line(line);
+  }
+}
+
+void TrainingNotes::add_line(std::string_view text) {
+  for (const MetricsLine& line : record::parse_metrics(text, newest)) {
     newest = line.attempt;
     Training& training = attempts[line.attempt];
     if (line.event == "first_barrier") training.barrier = line.unix_time;

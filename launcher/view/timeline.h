@@ -30,6 +30,10 @@ struct TrainingNotes {
 
   // Adds the next whole lines of metrics.jsonl.
   void add(std::string_view lines);
+
+ private:
+  bool says_nothing(std::string_view line) const;
+  void add_line(std::string_view line);
 };
 
 // What events.jsonl says about them, as far as a timeline tells it: the first lines of a run with very many.

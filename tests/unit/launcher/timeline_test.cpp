@@ -181,3 +181,20 @@ TEST_CASE("explain: of events without number the first are told, and how many th
   CHECK(sources.events.lines.size() == EventNotes::kMost);
   CHECK(text.find("2001 more events are in events.jsonl\n") != std::string::npos);
 }
+
+TEST_CASE("explain: lines of steps that say nothing new change nothing, whoever wrote them") {
+  TrainingNotes notes;
+  notes.add(
+      "{\"step\":1,\"loss\":2.0,\"time\":1001.0,\"attempt\":0}\n{\"step\":2,\"loss\":2.0,\"time\":1002.0,"
+      "\"attempt\":0}\n"
+      "{\"step\": 3, \"time\": 1003.0, \"attempt\": "
+      "1}\n{\"step\":4,\"time\":1004.0,\"attempt\":10}\n{\"step\":5,\"time\":1005.0}\n"
+      "{\"event\":\"checkpoint\",\"step\":5,\"time\":1006.0}\n{\"event\":\"checkpoint\",\"step\":3,\"time\":"
+      "1007.0,\"attempt\":1}\n");
+  REQUIRE(notes.attempts.size() == 3);
+  CHECK(notes.attempts.at(0).first == 1);
+  CHECK(notes.attempts.at(1).first == 3);
+  CHECK(notes.attempts.at(10).first == 4);
+  CHECK(notes.attempts.at(10).checkpoint == 5);
+  CHECK(notes.attempts.at(1).checkpoints == 0);  // it had been replaced
+}
