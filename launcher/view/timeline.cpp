@@ -36,6 +36,26 @@ std::string how(const record::RankExit& exit) {
   return fmt::format("exit code {}", exit.exit_code.value_or(-1));
 }
 
+// Returns ascending numbers as "0,1,4-999": three and more that follow each other as a range.
+std::string ranges(const std::vector<int>& numbers) {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < numbers.size();) {
+    size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    if (last < i + 2) last = i;
+    parts.push_back(last == i ? std::to_string(numbers[i]) : fmt::format("{}-{}", numbers[i], numbers[last]));
+    i = last + 1;
+  }
+  return fmt::format("{}", fmt::join(parts, ","));
+}
+
+// Returns the nodes of an attempt; of very many the first and the last, for the record has them all.
+std::string names(const std::vector<std::string>& nodes) {
+  constexpr size_t kMost = 16;
+  if (nodes.size() <= kMost) return fmt::format("{}", fmt::join(nodes, " "));
+  return fmt::format("{} nodes: {} {} {} … {}", nodes.size(), nodes[0], nodes[1], nodes[2], nodes.back());
+}
+
 // Adds one line for all ranks that ended alike.
 void add_collateral(const record::Attempt& attempt, const std::vector<record::RankExit>& exits,
                     std::vector<TimelineEntry>& entries) {
@@ -51,12 +71,12 @@ void add_collateral(const record::Attempt& attempt, const std::vector<record::Ra
     group.first = group.ranks.empty() ? exit.ended : std::min(group.first, exit.ended);
     group.ranks.push_back(exit.global_rank);
   }
-  for (const auto& [words, group] : groups) {
-    entries.push_back(
-        {group.first, attempt.number, Mark::kCollateral,
-         fmt::format("collateral: {} {} ended because of it ({})", group.ranks.size() == 1 ? "rank" : "ranks",
-                     fmt::join(group.ranks, ","), words),
-         Phase::kCollateral});
+  for (auto& [words, group] : groups) {
+    std::sort(group.ranks.begin(), group.ranks.end());
+    entries.push_back({group.first, attempt.number, Mark::kCollateral,
+                       fmt::format("collateral: {} {} ended because of it ({})",
+                                   group.ranks.size() == 1 ? "rank" : "ranks", ranges(group.ranks), words),
+                       Phase::kCollateral});
   }
 }
 
@@ -227,7 +247,7 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
     std::vector<TimelineEntry> entries = from_events[attempt.number];
     const bool resized = i > 0 && attempt.world_size != sources.record.attempts[i - 1].world_size;
     entries.push_back({attempt.started, attempt.number, Mark::kNone,
-                       fmt::format("attempt {} starts on {}{}", attempt.number, fmt::join(attempt.nodes, " "),
+                       fmt::format("attempt {} starts on {}{}", attempt.number, names(attempt.nodes),
                                    resized ? size_of(attempt) : ""),
                        Phase::kStart});
     add_preflight(attempt, entries);

@@ -182,6 +182,25 @@ TEST_CASE("explain: of events without number the first are told, and how many th
   CHECK(text.find("2001 more events are in events.jsonl\n") != std::string::npos);
 }
 
+TEST_CASE("explain: of a thousand ranks on as many nodes, lines stay short") {
+  TimelineSources sources;
+  record::Attempt attempt;
+  attempt.started = 1000.0;
+  attempt.ended = 1010.0;
+  attempt.verdict = "rank 7 was killed";
+  attempt.first_cause = record::FirstCause{};
+  attempt.first_cause->global_rank = 7;
+  sources.exits.emplace_back();
+  for (int rank = 0; rank < 1000; ++rank) {
+    attempt.nodes.push_back("n" + std::to_string(rank));
+    sources.exits[0].push_back(killed(rank, 1009.0));
+  }
+  sources.record.attempts = {attempt};
+  const std::string told = render_timeline(make_timeline(sources));
+  CHECK(told.find("attempt 0 starts on 1000 nodes: n0 n1 n2 … n999\n") != std::string::npos);
+  CHECK(told.find("collateral: ranks 0-6,8-999 ended because of it (SIGKILL)\n") != std::string::npos);
+}
+
 TEST_CASE("explain: lines of steps that say nothing new change nothing, whoever wrote them") {
   TrainingNotes notes;
   notes.add(
