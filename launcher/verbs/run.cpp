@@ -288,11 +288,11 @@ std::optional<int64_t> predicted_memory_bytes(const Prepared& job) {
 }
 
 // Returns the job that Slurm is to start again: of an array its element alone, whose last one has the number of the whole array as
-// its SLURM_JOB_ID.
+// its SLURM_JOB_ID. A job that was submitted from within an element of another array has that one's variables, too.
 std::string own_slurm_job() {
+  const std::string job = std::getenv("SLURM_JOB_ID");
   const char *array = std::getenv("SLURM_ARRAY_JOB_ID"), *task = std::getenv("SLURM_ARRAY_TASK_ID");
-  return array != nullptr && task != nullptr ? fmt::format("{}_{}", array, task)
-                                             : std::getenv("SLURM_JOB_ID");
+  return array != nullptr && task != nullptr && job == array ? fmt::format("{}_{}", array, task) : job;
 }
 
 int conduct_and_show(const Prepared& job, const RunOptions& options, const CommonOptions& common,
