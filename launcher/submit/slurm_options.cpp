@@ -91,18 +91,24 @@ std::vector<std::string> slurm_options(const spec::JobSpec& spec) {
   return words;
 }
 
-std::vector<std::string> variables_against(const spec::JobSpec& spec) {
+std::vector<std::string> variables_against(const spec::JobSpec& spec, const std::string& prefix) {
   std::vector<std::string> names;
   for (const char* name :
        {"ARRAY_INX", "CPUS_PER_GPU", "ERROR", "GPUS", "GPUS_PER_NODE", "GPUS_PER_TASK", "INPUT", "JOB_NAME",
         "NO_KILL", "NO_REQUEUE", "OPEN_MODE", "OUTPUT", "REQUEUE", "SIGNAL", "WAIT", "WAIT_ALL_NODES"})
-    names.push_back(std::string("SBATCH_") + name);
+    names.push_back(prefix + name);
   const spec::ResourcesSpec& resources = spec.resources;
-  if (resources.time_limit) names.emplace_back("SBATCH_TIMELIMIT");
-  if (!resources.partition.empty()) names.emplace_back("SBATCH_PARTITION");
-  if (!resources.account.empty()) names.emplace_back("SBATCH_ACCOUNT");
-  if (!resources.constraint.empty()) names.emplace_back("SBATCH_CONSTRAINT");
-  if (resources.exclusive) names.emplace_back("SBATCH_EXCLUSIVE");
+  if (resources.time_limit) names.push_back(prefix + "TIMELIMIT");
+  if (!resources.partition.empty()) names.push_back(prefix + "PARTITION");
+  if (!resources.account.empty()) names.push_back(prefix + "ACCOUNT");
+  if (!resources.constraint.empty()) names.push_back(prefix + "CONSTRAINT");
+  if (resources.exclusive) names.push_back(prefix + "EXCLUSIVE");
+  // Of a job that we are typed in. Slurm replaces those that the new job has, too, and leaves it the others.
+  for (const char* name : {"ARRAY_JOB_ID", "ARRAY_TASK_COUNT", "ARRAY_TASK_ID", "ARRAY_TASK_MAX",
+                           "ARRAY_TASK_MIN", "ARRAY_TASK_STEP", "CPUS_PER_GPU", "GPUS", "GPUS_PER_NODE",
+                           "GPUS_PER_SOCKET", "GPUS_PER_TASK", "HET_SIZE", "MEM_PER_CPU", "MEM_PER_GPU",
+                           "MEM_PER_NODE", "NTASKS_PER_GPU", "RESTART_COUNT", "TRES_PER_TASK"})
+    names.push_back(std::string("SLURM_") + name);
   return names;
 }
 

@@ -17,9 +17,10 @@ namespace shardrun::launcher {
 // Returns "--qos=high" and the like, without the dependency, which is a matter of the submission.
 std::vector<std::string> slurm_options(const spec::JobSpec& spec);
 
-// Returns the variables that sbatch shall not see: each of them would overrule a line of the script, for sbatch takes its
-// environment's word before the script's. Those that say what the job leaves open (a partition, an account) stay.
-std::vector<std::string> variables_against(const spec::JobSpec& spec);
+// Returns the variables that sbatch (`prefix` "SBATCH_") or salloc ("SALLOC_") shall not see. Some would overrule a line of the
+// script, for sbatch takes its environment's word before the script's; those that say what the job leaves open (a partition, an
+// account) stay. The others are what another job, in which we are typed, says of its own size: srun would take it for the new one's.
+std::vector<std::string> variables_against(const spec::JobSpec& spec, const std::string& prefix = "SBATCH_");
 
 // Returns what --dependency takes: the end of job `after` (empty: none) and what the spec asks for; "" for nothing.
 std::string slurm_dependency(const spec::JobSpec& spec, const std::string& after);

@@ -29,6 +29,7 @@
 #include "launcher/schedule/slurm/slurm_scheduler.h"
 #include "launcher/submit/cache.h"
 #include "launcher/submit/rules.h"
+#include "launcher/submit/slurm_options.h"
 #include "launcher/submit/snapshot.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/job_line.h"
@@ -201,6 +202,7 @@ int run_through_salloc(const spec::JobSpec& spec, const RunOptions& options, con
   std::vector<char*> pointers;
   for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
   pointers.push_back(nullptr);
+  for (const std::string& name : variables_against(spec, "SALLOC_")) ::unsetenv(name.c_str());
   ::execvp(pointers[0], pointers.data());
   return fail(
       base::errno_error(base::Code::kNotFound,

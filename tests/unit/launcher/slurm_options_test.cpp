@@ -98,6 +98,22 @@ TEST_CASE(
     CHECK(names(said, name));
 }
 
+TEST_CASE(
+    "slurm options: neither sbatch nor salloc sees what the job in which they are called says of its size") {
+  for (const char* prefix : {"SBATCH_", "SALLOC_"}) {
+    const auto hidden = launcher::variables_against(job_with(""), prefix);
+    const auto names = [&](const std::string& name) {
+      return std::find(hidden.begin(), hidden.end(), name) != hidden.end();
+    };
+    for (const char* name :
+         {"SLURM_MEM_PER_CPU", "SLURM_GPUS_PER_TASK", "SLURM_HET_SIZE", "SLURM_RESTART_COUNT"})
+      CHECK(names(name));
+    CHECK(names(std::string(prefix) + "GPUS"));
+    CHECK_FALSE(names("SLURM_CONF"));
+    CHECK_FALSE(names("SLURM_CPU_BIND"));
+  }
+}
+
 TEST_CASE("slurm options: GPUs that gres names by type are not asked for a second time by number") {
   const auto asks = [](const std::string& gres) {
     const auto spec = job_with("[resources]\ngpus_per_node = 4\n" + gres);
