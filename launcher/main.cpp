@@ -1,4 +1,7 @@
 // shardrun: the command line, made of the verbs of launcher/verbs.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 
 #include <CLI/CLI.hpp>
@@ -6,8 +9,20 @@
 #include "launcher/runs/common.h"
 #include "launcher/verbs/command_line.h"
 
+namespace {
+
+// What is opened later must not get the number of a stream that was closed when we were started, as by a service or by `>&-`: what
+// is said to people would go there. What is written to standard output is still lost with an error.
+void open_closed_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(fd, F_GETFD) < 0) (void)!::open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   namespace launcher = shardrun::launcher;
+  open_closed_streams();
   launcher::CommandLine line;
   line.words.assign(argv + std::min(argc, 1), argv + argc);
   CLI::App app(
