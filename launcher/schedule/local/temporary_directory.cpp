@@ -42,12 +42,21 @@ void remove_abandoned(const std::string& base, const std::string& prefix) {
 }  // namespace
 
 base::Result<TemporaryDirectory> TemporaryDirectory::make() {
-  const char* variable = std::getenv("TMPDIR");
-  const std::string base = variable != nullptr && *variable == '/' ? variable : "/tmp";
   const std::string prefix = fmt::format("shardrun.{}.", ::getuid());
-  remove_abandoned(base, prefix);
-  std::string path = fmt::format("{}/{}XXXXXX", base, prefix);
-  if (::mkdtemp(path.data()) == nullptr) return base::errno_error(Code::kIo, "creating " + path, errno);
+  const char* variable = std::getenv("TMPDIR");
+  const bool is_given = variable != nullptr && *variable == '/';
+  remove_abandoned(is_given ? variable : "/tmp", prefix);
+  std::string path = fmt::format("{}/{}XXXXXX", is_given ? variable : "/tmp", prefix);
+  bool is_made = ::mkdtemp(path.data()) != nullptr;
+  if (!is_made && is_given) {  // a folder of another node, or of a job that is over
+    path = fmt::format("/tmp/{}XXXXXX", prefix);
+    is_made = ::mkdtemp(path.data()) != nullptr;
+  }
+  if (!is_made) {
+    const int failure = errno;
+    return base::errno_error(Code::kIo, "creating " + path, failure)
+        .context("no temporary folder; let TMPDIR name one in which you can write");
+  }
   UniqueFd lock = open_folder(path);
   if (!lock || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     return base::errno_error(Code::kIo, "locking " + path, errno);
