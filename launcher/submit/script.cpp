@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "launcher/submit/slurm_options.h"
+#include "runtime/base/visible.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -13,17 +14,22 @@ using base::Code;
 using base::Error;
 using base::Result;
 
-// Slurm expands % and \ in file names, and a blank ends a word of an #SBATCH line.
+// Slurm expands % and \ in file names, and sbatch knows no way to write a quotation mark inside of others.
 Result<void> check_path(const std::string& what, const std::string& path) {
+  if (base::visible(path) == path && path.find_first_of("%\\\"\t") == std::string::npos) return {};
+  return Error(Code::kInvalid,
+               fmt::format("the {} {} has a character that Slurm's file names cannot carry; use a path in "
+                           "UTF-8 without %, \\, \" and control characters",
+                           what, shell_quoted(path)));
+}
+
+// Returns a path that check_path() takes as a part of a word of an #SBATCH line, which a blank or a # would end.
+std::string quoted_for_sbatch(const std::string& path) {
   for (const char c : path) {
     const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (plain || std::string_view("/._-+=:@,~").find(c) != std::string_view::npos) continue;
-    return Error(Code::kInvalid,
-                 fmt::format("the {} {} has a character that Slurm's file names cannot carry; use "
-                             "letters, digits and /._-+=:@,~",
-                             what, shell_quoted(path)));
+    if (!plain && std::string_view("/._-+=:@,~").find(c) == std::string_view::npos) return '"' + path + '"';
   }
-  return {};
+  return path;
 }
 
 std::string slurm_time(std::chrono::seconds limit) {
@@ -96,7 +102,7 @@ Result<std::string> sbatch_script(const spec::JobSpec& spec, const ScriptPaths& 
   RETURN_IF_ERROR(check_path("working directory", paths.working_directory));
   RETURN_IF_ERROR(check_path("path of shardrun", paths.shardrun_program));
   std::vector<std::string> options = allocation_options(spec);
-  options.push_back("--chdir=" + paths.working_directory);
+  options.push_back("--chdir=" + quoted_for_sbatch(paths.working_directory));
   if (const std::string dependency = slurm_dependency(spec, paths.after); !dependency.empty()) {
     options.push_back("--dependency=" + dependency);
     options.push_back("--kill-on-invalid-dep=yes");
@@ -109,10 +115,10 @@ Result<std::string> sbatch_script(const spec::JobSpec& spec, const ScriptPaths& 
   const bool goes_on = !paths.run_directory.empty();
   if (goes_on) {
     RETURN_IF_ERROR(check_path("run directory", paths.run_directory));
-    options.push_back(fmt::format("--output={}/slurm.out", paths.run_directory));
+    options.push_back("--output=" + quoted_for_sbatch(paths.run_directory) + "/slurm.out");
   } else {
-    options.push_back(
-        fmt::format("--output={}/{}/slurm.out", paths.runs_directory, is_array ? "%A_%a" : "%j"));
+    options.push_back(fmt::format("--output={}/{}/slurm.out", quoted_for_sbatch(paths.runs_directory),
+                                  is_array ? "%A_%a" : "%j"));
   }
   options.push_back("--open-mode=append");
   options.push_back("--wait-all-nodes=1");

@@ -32,7 +32,7 @@ struct ScriptPaths {
   std::string run_directory;
 };
 
-// kInvalid when a path has characters that Slurm would expand or that end a line; the mend names them.
+// kInvalid when a path has characters that Slurm would expand, that end a line or that are no UTF-8; the mend names them.
 base::Result<std::string> sbatch_script(const spec::JobSpec& spec, const ScriptPaths& paths);
 
 // Returns `text` as one word of a POSIX shell.

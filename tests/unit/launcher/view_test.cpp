@@ -214,11 +214,26 @@ TEST_CASE("sbatch script: the allocation's options, and one line that no value o
   REQUIRE(lasting);
   CHECK_NE(lasting->find("\n  '/opt/shardrun' run --quiet \"$way\" '/data/runs/x'/\"$SLURM_JOB_ID\" &\n"),
            std::string::npos);
-  for (const char* path : {"/a b", "/a%j", "/a\n#SBATCH --wrap=id", "/a'b", "/a$(id)"}) {
+  for (const char* path : {"/a%j", "/a\n#SBATCH --wrap=id", "/a\"b", "/a\\b", "/a\tb", "/\xff"}) {
     CAPTURE(path);
     CHECK_FALSE(sbatch_script(spec, {"/opt/shardrun", path, "/home/me"}));
   }
   CHECK_EQ(shell_quoted("a'b"), "'a'\\''b'");
+}
+
+TEST_CASE("sbatch script: folders with blanks, umlauts and what a shell would read are one word of Slurm's") {
+  spec::JobSpec spec;
+  spec.name = "x";
+  spec.fault_tolerance.conductor_timeout = std::chrono::seconds(0);
+  const auto script = sbatch_script(spec, {"/opt/shardrun", "/data/Müller's runs/x", "/a b #c $(id)"});
+  REQUIRE(script);
+  CHECK_NE(script->find("#SBATCH --chdir=\"/a b #c $(id)\"\n"), std::string::npos);
+  CHECK_NE(script->find("#SBATCH --output=\"/data/Müller's runs/x\"/%j/slurm.out\n"), std::string::npos);
+  CHECK_NE(script->find(" --run-directory '/data/Müller'\\''s runs/x'/\"$SLURM_JOB_ID\"\n"),
+           std::string::npos);
+  const auto plain = sbatch_script(spec, {"/opt/shardrun", "/data/x", "/home/me"});
+  REQUIRE(plain);
+  CHECK_NE(plain->find("#SBATCH --chdir=/home/me\n"), std::string::npos);
 }
 
 TEST_CASE("srun's words: ranks, nodes, signals and exit codes are read; the rest is not") {
