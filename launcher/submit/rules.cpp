@@ -9,12 +9,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include "launcher/plan/fewer_nodes.h"
 #include "launcher/submit/command_lint.h"
 #include "launcher/submit/installed.h"
+#include "launcher/submit/script.h"
 #include "launcher/submit/tokenizer_lint.h"
 #include "runtime/base/command.h"
 #include "runtime/base/trust.h"
@@ -67,6 +70,14 @@ std::string interpreter_for(const std::string& program) {
   return program.ends_with(".sh") ? ", or write \"bash\" before it" : "";
 }
 
+// The kernel takes the carriage return at the end of a line that Windows wrote for a letter of the interpreter's name.
+bool has_first_line_of_windows(const std::string& script) {
+  char line[256] = {};
+  std::ifstream(script, std::ios::binary).getline(line, sizeof line);
+  const std::string_view first(line);
+  return first.starts_with("#!") && first.ends_with('\r');
+}
+
 // `key` is the key of the argv, e.g. "program.command".
 Result<void> check_command(const spec::JobSpec& spec, const std::string& key,
                            const std::vector<std::string>& command, const std::string& working_directory) {
@@ -88,6 +99,11 @@ Result<void> check_command(const spec::JobSpec& spec, const std::string& key,
                              origin, program));
   }
   const std::string full = absolute(program, working_directory);
+  if (is_executable_file(full) && has_first_line_of_windows(full))
+    return Error(Code::kInvalid,
+                 fmt::format("{}: {} has the line ends of Windows, with which the interpreter of its first "
+                             "line is not found; take them away: sed -i 's/\\r$//' {}",
+                             origin, full, shell_quoted(program)));
   if (is_executable_file(full)) return {};
   struct stat status {};
   if (::stat(full.c_str(), &status) == 0 && S_ISREG(status.st_mode))
