@@ -250,7 +250,7 @@ std::vector<Error> check_for_ranks(const spec::JobSpec& spec, const std::string&
   return errors;
 }
 
-// Checks what ranks of this machine take from our own environment.
+// Checks what ranks take from our own environment.
 Result<void> check_variables(const spec::JobSpec& spec) {
   for (const auto& [name, value] : spec.environment) {
     if (value.kind == spec::EnvironmentValue::Kind::kFromVariable &&
@@ -373,7 +373,11 @@ Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPla
     return Error(Code::kNotFound,
                  plan.rank_program + " is not there; build or install shardrun-rank beside shardrun");
   }
-  if (plan.scheduler == "local" && !dry_run) RETURN_IF_ERROR(check_variables(spec));
+  if (auto set = check_variables(spec); !set && !dry_run) {
+    if (plan.scheduler == "local") return std::move(set).error();
+    // sbatch and srun hand our variables on, and a node may have others of its own.
+    if (plan.scheduler == "slurm") warnings->push_back(set.error().to_string());
+  }
   if (auto useful = check_fewer_nodes(spec, plan); !useful) warnings->push_back(useful.error().to_string());
   if (!spec.program.command.empty()) return warnings;
   warn_of_bubble(spec, plan.batch.gradient_accumulation, *warnings);
