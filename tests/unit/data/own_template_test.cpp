@@ -172,6 +172,20 @@ TEST_CASE("own template: what a template does is bounded") {
             .find("the template does more than a conversation needs") != std::string::npos);
   CHECK(said("{% set n = namespace(t=[]) %}{% for a in range(9999) %}{% set n.t = [n.t] %}{% endfor %}")
             .find("a list nests too deep") != std::string::npos);
+  // Lists that hold one list twice, forty times over, have 2^40 elements in the end.
+  for (const char* compares :
+       {"n.l == n.l", "n.l != n.l", "n.l in [n.l]", "[n.l] | select('eq', n.l) | length"})
+    CHECK(said("{% set n = namespace(l=[1]) %}{% for a in range(40) %}{% set n.l = [n.l, n.l] %}{% endfor "
+               "%}{{ " +
+               std::string(compares) + " }}")
+              .find("the template does more than a conversation needs") != std::string::npos);
+  // Half a million bytes that nearly begin at each of two million.
+  const std::string long_texts =
+      "{% set n = namespace(t='x') %}{% for a in range(21) %}{% set n.t = n.t + n.t %}{% endfor %}"
+      "{% set p = n.t[:500000] + 'y' %}{{ ";
+  CHECK(said(long_texts + "p in n.t }}") == "False");
+  CHECK(said(long_texts + "n.t.replace(p, '') | length }}") == "2097152");
+  CHECK(said(long_texts + "n.t.split(p) | length }}") == "1");
   CHECK(parse_error("{{ " + std::string(100000, '(') + " }}")
             .starts_with("line 1: it nests more than 64 deep"));
   CHECK(parse_error("{{ " + std::string(100000, '-') + " 1 }}")

@@ -146,11 +146,43 @@ std::optional<int> order_of(const Value& left, const Value& right) {
   return text->bytes().compare(other->bytes());  // UTF-8 has the order of its characters
 }
 
-Result<bool> contains(int line, const Value& container, const Value& element) {
+// What Python's == says. A list may hold another one many times, and that a third: each pair that is looked at counts.
+Result<bool> are_equal(int line, const Value& left, const Value& right, Budget& budget) {
+  RETURN_IF_ERROR(budget.take(line, 1, 0));
+  if (const auto number = number_of(left)) return number == number_of(right);
+  if (left.of.index() != right.of.index()) return false;
+  if (const auto* text = left.as<Text>()) {
+    const std::string &bytes = text->bytes(), &others = right.as<Text>()->bytes();
+    if (bytes.size() != others.size()) return false;
+    RETURN_IF_ERROR(budget.take(line, 0, bytes.size()));
+    return bytes == others;
+  }
+  if (const List* list = left.list()) {
+    const List& rest = *right.list();
+    bool equal = list->size() == rest.size();
+    for (size_t i = 0; equal && i < list->size(); ++i) {
+      ASSIGN_OR_RETURN(equal, are_equal(line, (*list)[i], rest[i], budget));
+    }
+    return equal;
+  }
+  const Dict* dict = left.dict();
+  if (dict == nullptr) return true;  // none, or undefined
+  bool equal = dict->size() == right.dict()->size();
+  for (size_t i = 0; equal && i < dict->size(); ++i) {
+    const auto& [key, member] = (*dict)[i];
+    const Value* other = find(*right.dict(), key);
+    if (other == nullptr) return false;
+    ASSIGN_OR_RETURN(equal, are_equal(line, member, *other, budget));
+  }
+  return equal;
+}
+
+Result<bool> contains(int line, const Value& container, const Value& element, Budget& budget) {
   if (const auto* text = container.as<Text>()) {
     const auto* part = element.as<Text>();
     if (part == nullptr) return mistyped(line, "\"in\" of a text", element);
-    return text->bytes().find(part->bytes()) != std::string::npos;
+    RETURN_IF_ERROR(budget.take(line, 0, text->size()));
+    return find_in(*text, *part, 0) != std::string::npos;
   }
   if (const Dict* dict = container.dict()) {
     const auto* key = element.as<Text>();
@@ -159,7 +191,11 @@ Result<bool> contains(int line, const Value& container, const Value& element) {
   if (container.is_undefined()) return false;
   const List* list = container.list();
   if (list == nullptr) return mistyped(line, "\"in\"", container);
-  return std::any_of(list->begin(), list->end(), [&](const Value& one) { return are_equal(one, element); });
+  for (const Value& one : *list) {
+    ASSIGN_OR_RETURN(const bool equal, are_equal(line, one, element, budget));
+    if (equal) return true;
+  }
+  return false;
 }
 
 Result<int64_t> apply_to_numbers(int line, char sign, int64_t left, int64_t right) {
@@ -252,9 +288,11 @@ Result<bool> apply_test(const Value& value, const Use& use) {
   const Value* argument = use.argument(0, "");
   if (is_one_of(name, {"odd", "even"}) && number != nullptr) return (*number % 2 != 0) == (name == "odd");
   if (argument == nullptr) return unknown(use, "test");
-  if (is_one_of(name, {"equalto", "eq"})) return are_equal(value, *argument);
-  if (name == "ne") return !are_equal(value, *argument);
-  if (name == "in") return contains(use.line, *argument, value);
+  if (is_one_of(name, {"equalto", "eq", "ne"})) {
+    ASSIGN_OR_RETURN(const bool equal, are_equal(use.line, value, *argument, use.budget));
+    return equal == (name != "ne");
+  }
+  if (name == "in") return contains(use.line, *argument, value, use.budget);
   const auto* divisor = argument->as<int64_t>();
   if (name == "divisibleby" && number != nullptr && divisor != nullptr && *divisor != 0)
     return *divisor == -1 || *number % *divisor == 0;
@@ -309,13 +347,15 @@ Result<Value> apply_binary(int line, const std::string& sign, const Value& left,
   return mistyped(line, fmt::format("\"{}\" of {}", sign, left_fits ? kind_of(left) : "anything"), misfit);
 }
 
-Result<bool> apply_comparison(int line, const std::string& sign, const Value& left, const Value& right) {
-  if (sign == "==") return are_equal(left, right);
-  if (sign == "!=") return !are_equal(left, right);
-  if (sign == "in") return contains(line, right, left);
-  if (sign == "not in") {
-    ASSIGN_OR_RETURN(const bool has, contains(line, right, left));
-    return !has;
+Result<bool> apply_comparison(int line, const std::string& sign, const Value& left, const Value& right,
+                              Budget& budget) {
+  if (sign == "==" || sign == "!=") {
+    ASSIGN_OR_RETURN(const bool equal, are_equal(line, left, right, budget));
+    return equal == (sign == "==");
+  }
+  if (sign == "in" || sign == "not in") {
+    ASSIGN_OR_RETURN(const bool has, contains(line, right, left, budget));
+    return has == (sign == "in");
   }
   const auto order = order_of(left, right);
   if (!order) return mistyped(line, fmt::format("\"{}\" of {}", sign, kind_of(left)), right);

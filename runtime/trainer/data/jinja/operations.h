@@ -37,7 +37,8 @@ Result<Value> call_method(const Value& value, const Use& use);
 
 Result<Value> apply_binary(int line, const std::string& sign, const Value& left, const Value& right,
                            Budget& budget);
-Result<bool> apply_comparison(int line, const std::string& sign, const Value& left, const Value& right);
+Result<bool> apply_comparison(int line, const std::string& sign, const Value& left, const Value& right,
+                              Budget& budget);
 Result<Value> item_of(int line, const Value& value, const Value& which, Budget& budget);
 Result<Value> slice_of(int line, const Value& value, const Value& begin, const Value& end, const Value& step,
                        Budget& budget);

@@ -364,7 +364,8 @@ class Renderer {
     ASSIGN_OR_RETURN(Value left, evaluate(expression.parts.front()));
     for (size_t i = 0; i < expression.names.size(); ++i) {
       ASSIGN_OR_RETURN(Value right, evaluate(expression.parts[i + 1]));
-      ASSIGN_OR_RETURN(const bool holds, apply_comparison(expression.line, expression.names[i], left, right));
+      ASSIGN_OR_RETURN(const bool holds,
+                       apply_comparison(expression.line, expression.names[i], left, right, budget_));
       if (!holds) return Value{false};
       left = std::move(right);
     }

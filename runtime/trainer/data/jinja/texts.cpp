@@ -1,6 +1,7 @@
 #include "runtime/trainer/data/jinja/texts.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include <fmt/format.h>
 
@@ -61,7 +62,7 @@ Result<Value> split(const Text& text, const Text* between, const Use& use) {
   List parts;
   size_t at = 0;
   while (between != nullptr) {
-    const size_t end = text.bytes().find(between->bytes(), at);
+    const size_t end = find_in(text, *between, at);
     RETURN_IF_ERROR(use.budget.take(use.line, 1, 0));
     parts.push_back({text.part(at, end == std::string::npos ? end : end - at)});
     if (end == std::string::npos) break;
@@ -84,7 +85,7 @@ Result<Value> replace(const Text& text, const Text& from, const Text& to, const 
   Text changed;
   size_t at = 0;
   while (true) {
-    const size_t found = text.bytes().find(from.bytes(), at);
+    const size_t found = find_in(text, from, at);
     changed.append(text.part(at, found == std::string::npos ? found : found - at));
     if (found == std::string::npos) return Value{std::move(changed)};
     RETURN_IF_ERROR(use.budget.take(use.line, 1, to.size()));
@@ -123,6 +124,13 @@ size_t character_at(const Text& text, size_t at) {
   for (size_t i = 1; i < count; ++i)
     if ((static_cast<unsigned char>(bytes[at + i]) & 0xC0) != 0x80) return 1;
   return count;
+}
+
+size_t find_in(const Text& text, const Text& part, size_t from) {
+  const std::string &bytes = text.bytes(), &wanted = part.bytes();
+  const void* found = ::memmem(bytes.data() + from, bytes.size() - from, wanted.data(), wanted.size());
+  return found == nullptr ? std::string::npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - bytes.data());
 }
 
 int64_t count_characters(const Text& text) {

@@ -14,6 +14,9 @@ namespace shardrun::data::jinja {
 // Returns the bytes of the character that begins there.
 size_t character_at(const Text& text, size_t at);
 int64_t count_characters(const Text& text);
+// Returns where `part` begins in the text at or behind `from`, npos where it does not. The time is linear in the text, whatever
+// both are: std::string's own search would take that of their product.
+size_t find_in(const Text& text, const Text& part, size_t from);
 // Returns characters begin to end, which are in the text.
 Text characters_of(const Text& text, int64_t begin, int64_t end);
 // Takes what Python calls white space from the ends.

@@ -1,19 +1,14 @@
 #include "runtime/trainer/data/jinja/value.h"
 
 #include <algorithm>
-#include <optional>
 
 namespace shardrun::data::jinja {
-namespace {
 
-// True is 1 in Python.
 std::optional<int64_t> number_of(const Value& value) {
   if (const auto* truth = value.as<bool>()) return *truth ? 1 : 0;
   if (const auto* number = value.as<int64_t>()) return *number;
   return std::nullopt;
 }
-
-}  // namespace
 
 Value value_of(List list) {
   int height = 0;
@@ -45,21 +40,6 @@ bool is_true(const Value& value) {
   if (const auto* list = value.list()) return !list->empty();
   if (const auto* dict = value.dict()) return !dict->empty();
   return false;
-}
-
-bool are_equal(const Value& left, const Value& right) {
-  if (const auto number = number_of(left)) return number == number_of(right);
-  if (left.of.index() != right.of.index()) return false;
-  if (const auto* text = left.as<Text>()) return text->bytes() == right.as<Text>()->bytes();
-  if (const auto* list = left.list())
-    return std::equal(list->begin(), list->end(), right.list()->begin(), right.list()->end(), are_equal);
-  const auto* dict = left.dict();
-  if (dict == nullptr) return true;  // none, or undefined
-  return dict->size() == right.dict()->size() &&
-         std::all_of(dict->begin(), dict->end(), [&](const auto& member) {
-           const Value* other = find(*right.dict(), member.first);
-           return other != nullptr && are_equal(member.second, *other);
-         });
 }
 
 const char* kind_of(const Value& value) {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -90,9 +91,10 @@ int height_of(const Value& value);
 // Returns a dict's member; nullptr where there is none.
 const Value* find(const Dict& dict, std::string_view key);
 
-// What Python's bool() and == say.
+// What Python's bool() says.
 bool is_true(const Value& value);
-bool are_equal(const Value& left, const Value& right);
+// Returns the number that a value counts as, which of a truth value is 0 or 1.
+std::optional<int64_t> number_of(const Value& value);
 // Returns "a list", for messages.
 const char* kind_of(const Value& value);
 
