@@ -144,8 +144,10 @@ class BpeTokenizer final : public Tokenizer {
 
   static Result<Form> normalized(const std::vector<bpe::Normalizer>& normalizers, Form form, bool first,
                                  bpe::SplitPattern::Scratch& scratch) {
+    // Unicode's forms make a text eleven times as long at most. Normalizers that each double it would take all memory.
+    const size_t most_bytes = 16 * form.text.size() + 1024;
     for (const bpe::Normalizer& normalizer : normalizers) {
-      ASSIGN_OR_RETURN(form, bpe::normalized(normalizer, std::move(form), first, scratch));
+      ASSIGN_OR_RETURN(form, bpe::normalized(normalizer, std::move(form), first, most_bytes, scratch));
     }
     return form;
   }

@@ -231,6 +231,28 @@ TEST_CASE("tokenizer.json: a pattern that never ends gives up with a word") {
   CHECK(done.error().to_string().find("the tokenizer's pattern gives up on this text") != std::string::npos);
 }
 
+TEST_CASE("tokenizer.json: normalizers that make a text of any length give up with a word") {
+  std::string doubles;
+  for (int i = 0; i < 40; ++i)
+    doubles += std::string(i == 0 ? "" : ", ") +
+               R"({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"})";
+  const std::string members = R"("normalizer": {"type": "Sequence", "normalizers": [)" + doubles + "]}, ";
+  const Folder folder;
+  const auto tokenizer = opened(written(folder, small(members)));
+  std::vector<Token> tokens;
+
+  const auto done = tokenizer->encode("banana", tokens);
+
+  REQUIRE(!done);
+  CHECK(done.error().to_string().find("normalizer makes more than 1120 bytes of a text") !=
+        std::string::npos);
+  CHECK(tokens_of(*tokenizer, "bcb").size() == 3);  // nothing of it grows
+  // A token that the normalizers change is looked for as they leave it, which is found out at once.
+  std::string with_token = small(members);
+  with_token.insert(with_token.find(R"({"id": 9)"), R"({"id": 10, "content": "a", "normalized": true}, )");
+  CHECK(refusal(with_token).find("normalizer makes more than") != std::string::npos);
+}
+
 TEST_CASE("tokenizer.json: damaged files are refused by name") {
   const auto damaged = [](const std::string& merges) {
     return R"({"added_tokens": [{"id": 9, "content": "<end>"}], "model": {"type": "BPE", "vocab": {"a": 1}, "merges": )" +

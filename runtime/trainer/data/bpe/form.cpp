@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include <fmt/format.h>
+
 namespace shardrun::data::bpe {
 namespace {
 
@@ -38,6 +40,8 @@ class Builder {
     next_.ends.insert(next_.ends.end(), content.size(), end == 0 ? 0 : before_.original_end(end));
     next_.text += content;
   }
+
+  size_t size() const { return next_.text.size(); }
 
   Form finish(Form before) && {
     if (!changed_) return before;
@@ -97,6 +101,13 @@ Form in_unicode_form(UnicodeForm unicode_form, Form form) {
   return std::move(builder).finish(std::move(form));
 }
 
+base::Error too_long(size_t most_bytes) {
+  return base::Error(base::Code::kInvalid,
+                     fmt::format("the tokenizer's normalizer makes more than {} bytes of a text; use the "
+                                 "tokenizer.json that came with the model",
+                                 most_bytes));
+}
+
 Form with_prefix(const Prepend& prepend, Form form, bool first) {
   if (form.text.empty() || (prepend.first && !first) ||
       (prepend.once && form.text.starts_with(prepend.prefix)))
@@ -107,7 +118,8 @@ Form with_prefix(const Prepend& prepend, Form form, bool first) {
   return std::move(builder).finish(std::move(form));
 }
 
-Result<Form> with_replaced(const Replace& replace, Form form, SplitPattern::Scratch& scratch) {
+Result<Form> with_replaced(const Replace& replace, Form form, size_t most_bytes,
+                           SplitPattern::Scratch& scratch) {
   Builder builder(form);
   size_t at = 0;
   for (size_t from = 0; from <= form.text.size();) {
@@ -115,6 +127,7 @@ Result<Form> with_replaced(const Replace& replace, Form form, SplitPattern::Scra
     if (!match) break;
     builder.keep(at, match->begin);
     builder.replace(match->begin, match->end, replace.content);
+    if (builder.size() > most_bytes) return too_long(most_bytes);
     from = at = match->end;
     if (match->begin < match->end) continue;
     ++from;  // matched nothing: look again behind this character
@@ -161,12 +174,18 @@ Form valid_utf8(std::string_view text) {
   return std::move(builder).finish(std::move(form));
 }
 
-Result<Form> normalized(const Normalizer& normalizer, Form form, bool first, SplitPattern::Scratch& scratch) {
-  if (const auto* unicode_form = std::get_if<UnicodeForm>(&normalizer))
-    return in_unicode_form(*unicode_form, std::move(form));
-  if (const auto* prepend = std::get_if<Prepend>(&normalizer))
-    return with_prefix(*prepend, std::move(form), first);
-  return with_replaced(std::get<Replace>(normalizer), std::move(form), scratch);
+Result<Form> normalized(const Normalizer& normalizer, Form form, bool first, size_t most_bytes,
+                        SplitPattern::Scratch& scratch) {
+  if (const auto* unicode_form = std::get_if<UnicodeForm>(&normalizer)) {
+    form = in_unicode_form(*unicode_form, std::move(form));
+  } else if (const auto* prepend = std::get_if<Prepend>(&normalizer)) {
+    form = with_prefix(*prepend, std::move(form), first);
+  } else {
+    ASSIGN_OR_RETURN(form,
+                     with_replaced(std::get<Replace>(normalizer), std::move(form), most_bytes, scratch));
+  }
+  if (form.text.size() > most_bytes) return too_long(most_bytes);
+  return form;
 }
 
 }  // namespace shardrun::data::bpe

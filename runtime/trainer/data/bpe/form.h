@@ -4,6 +4,7 @@
 // Thread rule: values and pure functions of their arguments.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -44,7 +45,8 @@ using Normalizer = std::variant<UnicodeForm, Prepend, Replace>;
 Form valid_utf8(std::string_view text);
 
 // Applies one normalizer to `form`. `first` says that the text is the beginning of a document. Errors are those of
-// SplitPattern::find.
-Result<Form> normalized(const Normalizer& normalizer, Form form, bool first, SplitPattern::Scratch& scratch);
+// SplitPattern::find, and kInvalid where the text would have more than `most_bytes`.
+Result<Form> normalized(const Normalizer& normalizer, Form form, bool first, size_t most_bytes,
+                        SplitPattern::Scratch& scratch);
 
 }  // namespace shardrun::data::bpe
