@@ -1,9 +1,11 @@
 // Runs libFuzzer over what describes a cluster: its TOML, then its rules and its rendering, the catalogue, and what
-// pcluster and sinfo answer.
+// pcluster, sinfo, kubectl and CloudFormation answer.
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "launcher/cluster/kubernetes_jobs.h"
+#include "launcher/cluster/network.h"
 #include "launcher/cluster/pcluster_answer.h"
 #include "launcher/cluster/pcluster_yaml.h"
 #include "launcher/cluster/queues.h"
@@ -18,6 +20,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto list = parse_cluster_list(text)) (void)cluster_table(list->clusters);
   (void)explain_refusal(text, "name");
   if (const auto queues = parse_queues(text)) (void)queues_table(*queues);
+  if (const auto job = parse_kubernetes_job(text)) {
+    (void)kubernetes_text(*job);
+    (void)kubernetes_logs_command(*job, true);
+    (void)kubernetes_cancel_command(*job);
+  }
+  (void)parse_network(text);
   const auto config = parse_cluster(text, "fuzz.toml");
   if (!config) return 0;
   if (check_cluster(*config, kCatalogue)) (void)render_pcluster(*config, kCatalogue, "fuzz.toml");

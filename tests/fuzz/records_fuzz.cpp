@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "launcher/view/log_lines.h"
 #include "launcher/view/metrics_log.h"
 #include "launcher/view/scale_report.h"
+#include "launcher/view/sweep_report.h"
 #include "runtime/base/result.h"
+#include "runtime/record/launch_phases.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/record/preflight.h"
 #include "runtime/record/run_record.h"
@@ -17,6 +20,11 @@
 namespace {
 
 using namespace shardrun;
+
+// An exit is a line of its node's file.
+std::string to_json(const record::RankExit& exit) {
+  return record::to_line(exit);
+}
 
 template <typename Parse>
 void check(std::string_view text, Parse parse) {
@@ -55,6 +63,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check(text, record::parse_node_facts);
   check(text, record::parse_measurement);
   check(text, launcher::parse_scale_report);
+  check(text, launcher::parse_sweep_report);
+  if (const auto sweep = launcher::parse_sweep_report(text)) (void)launcher::sweep_table_text(*sweep);
+  if (const auto phases = record::parse_launch_phases(text)) (void)record::to_line(*phases);
   launcher::TrainingCurve curve;
   add_metrics(text, curve);
   check_log(text);
