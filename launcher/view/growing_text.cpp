@@ -1,6 +1,5 @@
 #include "launcher/view/growing_text.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,14 +12,14 @@
 namespace shardrun::launcher {
 
 std::string GrowingText::take_new(const std::string& path, bool to_the_end, int64_t limit_bytes) {
-  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto fd = base::open_to_read(path);
   if (!fd) return "";
   int64_t& offset = offsets_[path];
   std::string text;
   std::array<char, 65536> chunk;
   ssize_t got = 0;
   const auto left = [&] { return limit_bytes - static_cast<int64_t>(text.size()); };
-  while (left() > 0 && (got = ::pread(fd.get(), chunk.data(), std::min<int64_t>(left(), chunk.size()),
+  while (left() > 0 && (got = ::pread(fd->get(), chunk.data(), std::min<int64_t>(left(), chunk.size()),
                                       offset + static_cast<int64_t>(text.size()))) > 0) {
     text.append(chunk.data(), got);
   }
@@ -43,12 +42,12 @@ void GrowingText::skip_to_last(const std::string& path, int64_t bytes) {
 }
 
 std::string last_line(const std::string& path) {
-  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto fd = base::open_to_read(path);
   struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0) return "";
+  if (!fd || ::fstat(fd->get(), &status) != 0) return "";
   std::array<char, 4096> tail;
   const int64_t begin = std::max<int64_t>(0, status.st_size - static_cast<int64_t>(tail.size()));
-  const ssize_t got = ::pread(fd.get(), tail.data(), tail.size(), begin);
+  const ssize_t got = ::pread(fd->get(), tail.data(), tail.size(), begin);
   if (got <= 0) return "";
   std::string last;
   record::NodeLines lines;

@@ -1,6 +1,5 @@
 #include "launcher/view/metrics_log.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -88,13 +87,14 @@ void each_sample(const std::string& path, int64_t most_bytes,
   std::error_code ignored;
   const auto size = static_cast<int64_t>(std::filesystem::file_size(path, ignored));
   if (ignored || size <= most_bytes) return each_piece(path, add);
-  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto fd = base::open_to_read(path);
+  if (!fd) return;
   const int64_t pieces = std::max<int64_t>(2, most_bytes / kSampleBytes);
   std::string text;
   for (int64_t piece = 0; piece < pieces; ++piece) {
     text.resize(kSampleBytes);
     const ssize_t got =
-        ::pread(fd.get(), text.data(), text.size(), (size - kSampleBytes) * piece / (pieces - 1));
+        ::pread(fd->get(), text.data(), text.size(), (size - kSampleBytes) * piece / (pieces - 1));
     if (got <= 0) return;
     std::string_view lines = std::string_view(text).substr(0, static_cast<size_t>(got));
     if (piece > 0) lines.remove_prefix(std::min(lines.find('\n'), lines.size() - 1) + 1);

@@ -1,6 +1,5 @@
 #include "launcher/view/rank_output.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -73,9 +72,8 @@ AttemptLogs find_logs(const record::RunDir& run, int attempt) {
 
 std::string node_of(const record::RunDir& run, int attempt, int global_rank, int segment) {
   std::array<char, 512> text;
-  const base::UniqueFd fd(
-      ::open(run.rank_times(attempt, global_rank, segment).c_str(), O_RDONLY | O_CLOEXEC));
-  const ssize_t got = fd ? ::pread(fd.get(), text.data(), text.size(), 0) : -1;
+  const auto fd = base::open_to_read(run.rank_times(attempt, global_rank, segment));
+  const ssize_t got = fd ? ::pread(fd->get(), text.data(), text.size(), 0) : -1;
   if (got <= 0) return "";
   const std::string_view begin(text.data(), static_cast<size_t>(got));
   const size_t end = begin.find('\n');
@@ -141,8 +139,8 @@ void RankOutput::read_ahead(size_t stream) {
   const int64_t last = std::max(until_[stream], marked_[stream]);
   std::string& ahead = ahead_[stream];
   ahead.resize(static_cast<size_t>(std::min(kOutputPiece, last - at_[stream])));
-  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  const ssize_t got = fd ? ::pread(fd.get(), ahead.data(), ahead.size(), at_[stream]) : -1;
+  const auto fd = base::open_to_read(path);
+  const ssize_t got = fd ? ::pread(fd->get(), ahead.data(), ahead.size(), at_[stream]) : -1;
   ahead.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
 }
 

@@ -30,12 +30,24 @@ void UniqueFd::reset() {
   fd_ = -1;
 }
 
-Result<std::string> read_file(const std::string& path, uint64_t limit_bytes) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+Result<UniqueFd> open_to_read(const std::string& path) {
+  const bool of_system = path.starts_with("/dev/") || path.starts_with("/proc/");
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | (of_system ? 0 : O_NONBLOCK)));
+  // A plain file on which a file server has lent somebody a lease is opened when that is given back.
+  if (!fd && !of_system && errno == EWOULDBLOCK) fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return errno_error(errno == ENOENT ? Code::kNotFound : Code::kIo, path, errno);
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) return errno_error(Code::kIo, path, errno);
   if (S_ISDIR(status.st_mode)) return Error(Code::kIo, fmt::format("{}: is a folder, not a file", path));
+  if (!of_system && !S_ISREG(status.st_mode))
+    return Error(Code::kIo, fmt::format("{}: is a pipe or a device, not a file", path));
+  return fd;
+}
+
+Result<std::string> read_file(const std::string& path, uint64_t limit_bytes) {
+  ASSIGN_OR_RETURN(const UniqueFd fd, open_to_read(path));
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) return errno_error(Code::kIo, path, errno);
   // Those of /proc say that they are empty.
   constexpr uint64_t kUnsaid = 4096;
   const auto said = static_cast<uint64_t>(status.st_size);

@@ -31,8 +31,12 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Returns the whole file as bytes. kNotFound if it is absent; kRefused if it is larger than `limit_bytes`; kIo
-// otherwise.
+// Opens a file for reading. What is no plain file is refused, and not waited for: a pipe that somebody else has put into the place
+// of a file may have nobody who writes it. A path below /dev or /proc may be anything, as <(command) is.
+// kNotFound if it is absent, kIo otherwise; both name `path`.
+Result<UniqueFd> open_to_read(const std::string& path);
+
+// Returns the whole file as bytes. Errors are those of open_to_read, kRefused if it is larger than `limit_bytes`, and kIo.
 Result<std::string> read_file(const std::string& path, uint64_t limit_bytes = uint64_t{1} << 30);
 
 // Writes all of `bytes`, retrying short writes and EINTR. kIo names `what`.

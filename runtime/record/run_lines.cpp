@@ -1,6 +1,5 @@
 #include "runtime/record/run_lines.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -126,23 +125,23 @@ std::optional<MetricsLine> last_event(std::string_view metrics, std::string_view
 }
 
 std::string first_lines(const std::string& path, int64_t most_bytes) {
-  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto fd = base::open_to_read(path);
   struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0) return "";
+  if (!fd || ::fstat(fd->get(), &status) != 0) return "";
   std::string text(static_cast<size_t>(std::min<int64_t>(status.st_size, most_bytes)), '\0');
-  if (!base::read_exactly(fd.get(), std::as_writable_bytes(std::span(text)), 0, path)) return "";
+  if (!base::read_exactly(fd->get(), std::as_writable_bytes(std::span(text)), 0, path)) return "";
   text.erase(text.rfind('\n') + 1);
   return text;
 }
 
 std::string last_lines(const std::string& path, int64_t most_bytes) {
-  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto fd = base::open_to_read(path);
   struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0) return "";
+  if (!fd || ::fstat(fd->get(), &status) != 0) return "";
   const int64_t begin = std::max<int64_t>(0, status.st_size - most_bytes);
   std::string text(static_cast<size_t>(status.st_size - begin), '\0');
   const auto bytes = std::as_writable_bytes(std::span(text));
-  if (!base::read_exactly(fd.get(), bytes, static_cast<uint64_t>(begin), path)) return "";
+  if (!base::read_exactly(fd->get(), bytes, static_cast<uint64_t>(begin), path)) return "";
   if (begin > 0) text.erase(0, std::min(text.find('\n'), text.size() - 1) + 1);
   return text;
 }

@@ -157,8 +157,7 @@ Result<void> ShardFileWriter::finish() {
 
 Result<ShardFileReader> ShardFileReader::open(const std::string& folder, const Manifest& manifest, int file) {
   const std::string path = folder + "/" + shard_file_name(file);
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return base::errno_error(errno == ENOENT ? Code::kNotFound : Code::kIo, path, errno);
+  ASSIGN_OR_RETURN(UniqueFd fd, base::open_to_read(path));
   ShardFileReader reader(path, std::move(fd));
   RETURN_IF_ERROR(reader.read_header(manifest, file));
   return reader;

@@ -1,6 +1,5 @@
 #include "runtime/trainer/weights/weight_files.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -77,8 +76,7 @@ Result<WeightFiles> WeightFiles::open(const std::string& path) {
 }
 
 Result<void> WeightFiles::add_file(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return base::errno_error(errno == ENOENT ? Code::kNotFound : Code::kIo, path, errno);
+  ASSIGN_OR_RETURN(UniqueFd fd, base::open_to_read(path));
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) return base::errno_error(Code::kIo, path, errno);
   const auto file_bytes = static_cast<uint64_t>(status.st_size);
