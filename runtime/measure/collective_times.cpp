@@ -4,7 +4,9 @@
 #include <deque>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -131,6 +133,9 @@ struct Timed {
   bool has_pace = false;
   double latest = 0.0;  // seconds of one in the sweep that timed it last
   std::vector<double> seconds, cpu, paces, cpu_beside;
+
+  using Kind = std::pair<const CollectiveGroup*, std::string>;
+  Kind kind() const { return {group, probe.kind}; }
 };
 
 double mean_of(const std::vector<double>& values) {
@@ -170,10 +175,14 @@ class Measurement {
   // Measures the share of its speed that a collective has while its rank computes, and what it costs then: of what it takes alone,
   // that part has passed behind it when the rank begins to wait. All ranks compute as much, as in a step, and not as long: where
   // they share CPUs some are ready before others, for which collectives wait. They compute half of the time that one takes
-  // alone, so that it is not over before they have computed. Its time alone and that of computing are those of the moments before: what
-  // disturbs the machine for longer disturbs all three.
+  // alone, so that it is not over before they have computed. Its time alone is that of the moment before, and that of computing the
+  // one before the first size of its kind: what disturbs the machine for longer disturbs all three.
   Result<void> pace(Timed& timed) {
-    ASSIGN_OR_RETURN(const Turns alone_turns, count_turns());
+    if (!turns_ || turns_of_ != timed.kind()) {
+      ASSIGN_OR_RETURN(turns_, count_turns());
+      turns_of_ = timed.kind();
+    }
+    const Turns& alone_turns = *turns_;
     Stream stream(*timed.group->group, timed.probe, clocks_);
     const double alone = timed.latest;
     const int count = std::clamp(static_cast<int>(kPatience / alone), kLeastBeside, kMostBeside);
@@ -213,6 +222,8 @@ class Measurement {
 
   Communicator& world_;
   const Clocks& clocks_;
+  std::optional<Turns> turns_;  // counted before the first size of this kind
+  Timed::Kind turns_of_;
 };
 
 // Returns what one of `bytes` is expected to take, by a line through the two sizes below; 0 where there are none.
