@@ -112,10 +112,9 @@ Result<void> Optimizer::update(std::span<float> master, std::span<const float> g
     packed_->update(master, gradient, gradient_scale, learning_rate, step);
     return {};
   }
+  SHARDRUN_CHECK(!updates_parts());
   adamw_->begin_step(gradient_scale, learning_rate, step);
-  if (host_moments_) return update_on_host(master, gradient);
-  update_part(master, gradient, 0, static_cast<int64_t>(master.size()));
-  return {};
+  return update_on_host(master, gradient);
 }
 
 void Optimizer::update_part(std::span<float> master, std::span<const float> gradient, int64_t begin,

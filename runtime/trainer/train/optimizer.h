@@ -68,7 +68,8 @@ class Optimizer {
 
   // Sums of the ranks that share tensors, in place.
   using AllReduce = std::function<Result<void>(std::span<double>)>;
-  // Step number `step`, counted from 1; `gradient` is multiplied by `gradient_scale` first. Only LAMB reduces.
+  // Step number `step`, counted from 1; `gradient` is multiplied by `gradient_scale` first. Only LAMB reduces. Where
+  // updates_parts(), it is a bug (CHECK).
   Result<void> update(std::span<float> master, std::span<const float> gradient, double gradient_scale,
                       double learning_rate, int64_t step, const AllReduce& all_reduce);
   // Whether a step can be made a part of the shard at a time, which nothing but AdamW with fp32 moments where it computes can:
