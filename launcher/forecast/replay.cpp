@@ -165,7 +165,8 @@ plan::StepShape shape_of(const ReplayQuestion& question, int blocks, bool replic
   shape.buffers = plan::buffer_counts(static_cast<int>(layout.shard_degree), blocks,
                                       {.prefetch = question.prefetch,
                                        .accumulates = layout.accumulation > 1,
-                                       .keeps_parameters = spec::rules_of(layout.strategy).keeps_parameters});
+                                       .keeps_parameters = spec::rules_of(layout.strategy).keeps_parameters,
+                                       .layers = {1, blocks - 1}});
   return shape;
 }
 

@@ -162,6 +162,11 @@ MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, con
   return memory;
 }
 
+// Those behind the embedding's; a layer's experts are a block of their own.
+BlockRange layers_of(const ModelShape& shape) {
+  return {1, 1 + shape.layers * (shape.experts > 0 ? 2 : 1)};
+}
+
 }  // namespace
 
 ShardLayout shard_layout(const std::vector<BlockLayout>& blocks, int group_size) {
@@ -228,10 +233,11 @@ StateOptions state_options(const RankOptions& options) {
           .revisits = shape_of(options.model).tied && options.stage.stages == 1,
           .keeps_parameters = options.keeps_parameters,
           .keeps_compute_copy = !(options.optimizer_offload && on_gpu),
-          .wrapping = wrapping(options)};
+          .wrapping = wrapping(options),
+          .layers = layers_of(shape_of(options.model)),
+          .tied = shape_of(options.model).tied};
 }
 
-// A layer is one block behind the embedding's, unless it has experts.
 Wrapping wrapping(const RankOptions& options) {
   if (options.wrap == 1) return {};
   const ModelShape shape = shape_of(options.model);
@@ -239,7 +245,7 @@ Wrapping wrapping(const RankOptions& options) {
   const StageOfModel stage = model_run(options).stage;
   std::vector<BlockRange> layers;
   for (const LayerRange& chunk : stage.chunks) layers.push_back({1 + chunk.first, 1 + chunk.end()});
-  if (stage.is_whole()) layers.push_back({1, 1 + shape.layers});
+  if (stage.is_whole()) layers.push_back(layers_of(shape));
   return wrap_blocks(static_cast<int>(trained_blocks(options.model, 0, 1).size()), layers, options.wrap);
 }
 

@@ -20,12 +20,37 @@ std::vector<int64_t> whole_blocks(const ShardLayout& layout, const ShardLayout& 
   return whole;
 }
 
+// Returns the slots of each unit: layers take turns, unless there is one for each; embedding and head share the one behind those, if they
+// are not computed with at once.
+std::vector<SlotRange> slots_of(int units, const StateOptions& options) {
+  const BlockRange layers = options.layers;
+  const auto is_layer = [&](int unit) {
+    const int block = options.wrapping.begin(unit);
+    return layers.last == 0 || (block >= layers.first && block < layers.last);
+  };
+  int layer_units = 0;
+  for (int unit = 0; unit < units; ++unit) layer_units += int{is_layer(unit)};
+  const int turns = options.keeps_parameters ? layer_units : std::min(options.prefetch + 1, layer_units);
+  std::vector<SlotRange> slots;
+  int next_layer = 0, next = turns;
+  for (int unit = 0; unit < units; ++unit) {
+    if (is_layer(unit)) {
+      slots.push_back(turns == layer_units ? SlotRange{next_layer, next_layer + 1} : SlotRange{0, turns});
+      ++next_layer;
+      continue;
+    }
+    slots.push_back({next, next + 1});
+    next += int{options.keeps_parameters || options.tied};
+  }
+  return slots;
+}
+
 }  // namespace
 
 BufferCounts buffer_counts(int group_size, int units, const StateOptions& options) {
   if (group_size == 1) return {.gathered = options.converts() ? 1 : 0};
-  BufferCounts counts{.gathered = options.keeps_parameters ? units : std::min(options.prefetch + 1, units),
-                      .whole_gradients = 2};
+  BufferCounts counts{.whole_gradients = 2, .slots = slots_of(units, options)};
+  for (const SlotRange& slots : counts.slots) counts.gathered = std::max(counts.gathered, slots.last);
   if (options.revisits) counts.scratches = 1;  // two reductions of one block are not in flight at once
   if (options.accumulates) counts.scratches = 2;
   return counts;
@@ -43,10 +68,11 @@ ShardedState sharded_state(const ShardLayout& blocks, const StateOptions& option
   state.frozen = {frozen.flat_shard_elements, options.compute_bytes};
   const std::vector<int64_t> whole = whole_blocks(layout, frozen);
   const auto largest = [](int count, const Buffer& buffer) { return std::vector<Buffer>(count, buffer); };
-  state.gathered =
-      largest(counts.gathered, {*std::max_element(whole.begin(), whole.end()), options.compute_bytes});
-  if (layout.group_size > 1 && options.keeps_parameters) {
-    for (size_t block = 0; block < whole.size(); ++block) state.gathered[block].elements = whole[block];
+  state.gathered = largest(counts.gathered, {0, options.compute_bytes});
+  for (size_t unit = 0; unit < whole.size(); ++unit) {
+    const SlotRange all{0, counts.gathered}, slots = counts.slots.empty() ? all : counts.slots[unit];
+    for (int slot = slots.first; slot < slots.last; ++slot)
+      state.gathered[slot].elements = std::max(state.gathered[slot].elements, whole[unit]);
   }
   state.unit_block.element_bytes = options.compute_bytes;
   const std::vector<int64_t> single = whole_blocks(blocks, frozen_blocks);

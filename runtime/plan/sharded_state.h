@@ -5,9 +5,11 @@
 //   compute_copy         the masters in bf16; none when fp32 is computed with, or each block is converted where it is
 //                        gathered
 //   frozen               the rank's shards of weights that are never changed, in the compute dtype; mostly none
-//   gathered             whole blocks in the compute dtype: one for each when they are kept, else prefetch + 1 of the
-//                        largest; what is frozen of a block lies behind what is trained, with its padding. A rank
-//                        alone computes with its own shard; it has one only to convert masters into.
+//   gathered             whole blocks in the compute dtype: one for each when they are kept, else prefetch + 1 in which
+//                        layers take turns and one for embedding and head, so that neither takes a layer's place
+//                        nor makes room for layers as large as itself; what is frozen of a block lies behind what is
+//                        trained, with its padding. A rank alone computes with its own shard; it has one only to
+//                        convert masters into.
 //   whole_gradients      fp32 gradients of whole blocks, one being reduced while the next is computed; a rank alone
 //                        writes into its gradients
 //   scratches            where a reduced shard arrives that is added to an earlier contribution
@@ -48,14 +50,25 @@ struct StateOptions {
   bool keeps_parameters = false;   // whether gathered blocks stay for a whole optimizer step
   bool keeps_compute_copy = true;  // of the masters, when the compute dtype is not theirs
   Wrapping wrapping{};             // of the blocks, in a group of any size
+  // The blocks that are layers, between embedding and head; empty: all are.
+  BlockRange layers{};
+  bool tied = false;  // embedding and head are computed with at once
 
   // Whether masters become parameters block by block, where they are gathered.
   bool converts() const { return compute_bytes != 4 && !keeps_compute_copy; }
 };
 
+// Buffers for gathered units [first, last).
+struct SlotRange {
+  int first = 0, last = 0;
+
+  friend bool operator==(const SlotRange&, const SlotRange&) = default;
+};
+
 // The numbers of gathered ones, whole gradients and scratches.
 struct BufferCounts {
   int gathered = 0, whole_gradients = 0, scratches = 0;
+  std::vector<SlotRange> slots;  // by unit, which ones it is gathered into; empty: any
 
   friend bool operator==(const BufferCounts&, const BufferCounts&) = default;
 };

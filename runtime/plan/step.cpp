@@ -17,8 +17,7 @@ StepPlan::StepPlan(StepShape shape)
   SHARDRUN_CHECK(!shape_.visits.empty() && shape_.prefetch >= 0);
   if (shape_.chunks.empty()) shape_.chunks = {0, static_cast<int>(shape_.visits.size())};
   SHARDRUN_CHECK(static_cast<int>(shape_.chunks.size()) == shape_.stage.chunks + 1);
-  blocks_ = 1 + *std::max_element(shape_.visits.begin(), shape_.visits.end());
-  has_gradient_.resize(blocks_);
+  has_gradient_.resize(1 + *std::max_element(shape_.visits.begin(), shape_.visits.end()));
   begin_turn();
 }
 
@@ -100,7 +99,7 @@ int StepPlan::gathered(size_t place) {
   return static_cast<int>(slot);
 }
 
-// Returns false when every slot holds a block that is used or about to be, which only a block ahead meets.
+// Returns false when every slot that the block may have holds one that is used or comes before it, which only a block ahead meets.
 bool StepPlan::gather(int block, int used, std::span<const int> ahead) {
   if (slot_of(block) >= 0) return true;
   const int slot = free_slot(block, used, ahead);
@@ -117,11 +116,16 @@ int StepPlan::slot_of(int block) const {
 }
 
 int StepPlan::free_slot(int block, int used, std::span<const int> ahead) const {
-  if (slots_.size() >= static_cast<size_t>(blocks_)) return block;
-  const auto free = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& one) {
-    return one.block != used && std::find(ahead.begin(), ahead.end(), one.block) == ahead.end();
-  });
-  return free == slots_.end() ? -1 : static_cast<int>(free - slots_.begin());
+  const std::vector<SlotRange>& ranges = shape_.buffers.slots;
+  const auto [first, last] = ranges.empty() ? SlotRange{0, shape_.buffers.gathered} : ranges[block];
+  const auto before = block == used ? ahead.begin() : std::find(ahead.begin(), ahead.end(), block);
+  // If need be, one that comes after the block.
+  for (const auto kept : {ahead, std::span(ahead.begin(), before)})
+    for (int slot = first; slot < last; ++slot) {
+      const int holds = slots_[slot].block;
+      if (holds != used && std::find(kept.begin(), kept.end(), holds) == kept.end()) return slot;
+    }
+  return -1;
 }
 
 void StepPlan::backward(int block, int visit, int slot, bool last) {

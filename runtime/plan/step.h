@@ -13,7 +13,8 @@
 // A stage of a pipeline has the turns of pipeline.h, which stand in the place of micro-steps here: each is forward, or backward,
 // or on the last stage both, as without a pipeline, and visits the blocks of one of the stage's chunks.
 //
-// Gathers. A block that a slot still holds is not gathered again: the turn to backward costs nothing, and turns share blocks. Nothing
+// Gathers. A block that a slot still holds is not gathered again: the turn to backward costs nothing, and turns share blocks. Which
+// slots a block may have BufferCounts says: embedding and head take none of a layer's. Nothing
 // is held when a step begins. The next `prefetch` visits of a turn have their blocks gathered before a visit; with a slot each, once.
 // The last backward of a table that is only looked up has none: in earlier micro-steps the next forward finds what was gathered.
 // Contributions. Gradient buffers are used in turn; a buffer's reduction is awaited when the buffer is needed again. The
@@ -118,7 +119,6 @@ class StepPlan {
   size_t first_visit_ = 0;    // of the turn's chunk, which has as many as follow
   size_t chunk_visits_ = 0;
   std::vector<int> order_;  // blocks by visit of the turn, forward's and then backward's
-  int blocks_ = 0;          // that there may be: one more than the last of `visits`
   size_t place_ = 0;        // of order_, of the visit that comes next
   bool closed_ = false;
   std::vector<StepEvent> ready_;  // worked out, of which the first taken_ were returned

@@ -2,7 +2,7 @@
 // of a block's parameters after they were gathered. docs/contributing.md names what a new one needs beside its row.
 //
 //   strategy       shard group    replica group   a gathered block
-//   full_shard     all ranks      one rank        lives while it is used, in one of prefetch + 1 buffers
+//   full_shard     all ranks      one rank        lives while it is used, a layer in one of prefetch + 1 buffers
 //   hybrid_shard   shard_degree   the others      as full_shard
 //   shard_grad_op  all ranks      one rank        stays for a whole optimizer step
 //   no_shard       one rank       all ranks       is the rank's own copy: no gather, no buffer

@@ -34,6 +34,8 @@ inline RandomStep random_step(unsigned seed) {
                   .accumulates = step.shape.micro_steps > 1,
                   .revisits = revisits > 0,
                   .keeps_parameters = below(3) == 0};
+  if (below(2) == 1) step.options.layers = {below(blocks), blocks - below(2)};
+  step.options.tied = below(2) == 1;
   step.shape.looks_up = below(2) == 1;
   step.shape.buffers = plan::buffer_counts(step.group_size, blocks, step.options);
   return step;

@@ -260,9 +260,16 @@ TEST_CASE(
                           .replicated = !sharded,
                           .looks_up = true};
     for (int block = 0; block < blocks; ++block) shape.visits.push_back(block);
-    if (sharded)
-      shape.buffers = {keeps ? blocks : std::min(question.prefetch + 1, blocks), 2,
-                       shape.micro_steps > 1 ? 2 : 0};
+    if (sharded) {
+      // Layers take turns, or have a slot each; behind theirs is one for both ends, or one for each.
+      const int layers = question.model.layers,
+                turns = keeps ? layers : std::min(question.prefetch + 1, layers);
+      shape.buffers = {turns + (keeps ? 2 : 1), 2, shape.micro_steps > 1 ? 2 : 0, {{turns, turns + 1}}};
+      for (int layer = 0; layer < layers; ++layer)
+        shape.buffers.slots.push_back(turns == layers ? plan::SlotRange{layer, layer + 1}
+                                                      : plan::SlotRange{0, turns});
+      shape.buffers.slots.push_back({shape.buffers.gathered - 1, shape.buffers.gathered});
+    }
     Volumes planned;
     for (const plan::StepEvent& event : tests::events_of(plan::StepPlan(shape))) {
       const bool table = event.block == 0, head = event.block == blocks - 1;
@@ -337,11 +344,11 @@ TEST_CASE("replay: the seconds, the exposed part and the bytes of eight jobs, to
   } jobs[] = {
       {1, 2, 1, 1, false, 1.0, 0.72710770136800007, 0.0061309405911111892, 0.0, 0.0, 8524800.0},
       {1, 2, 1, 3, false, 100.0, 2.8509044436011526, 0.61309764306343073, 0.0, 0.0, 8524800.0},
-      {2, 2, 1, 1, false, 1.0, 0.72982902969088892, 0.0082681531822223001, 2934528.0, 4262400.0, 0.0},
-      {2, 3, 0, 2, false, 1.0, 2.1085161933249501, 0.051849049876763878, 10689024.0, 11738112.0, 0.0},
-      {2, 5, 3, 3, false, 1.0, 4.9662648994219971, 0.0056571005953109524, 13623552.0, 27247104.0, 0.0},
+      {2, 2, 1, 1, false, 1.0, 0.729268363890889, 0.0082681531822223001, 2131200.0, 4262400.0, 0.0},
+      {2, 3, 0, 2, false, 1.0, 2.1004833869746635, 0.041865234813332777, 8279040.0, 11738112.0, 0.0},
+      {2, 5, 3, 3, false, 1.0, 4.9634615704219973, 0.0056571005953109524, 9606912.0, 27247104.0, 0.0},
       {2, 2, 1, 2, true, 1.0, 1.4501368334268885, 0.0077326011822219723, 2131200.0, 8524800.0, 0.0},
-      {2, 3, 1, 2, false, 100.0, 4.562652517116164, 1.8598661086343382, 8279040.0, 11738112.0, 0.0},
+      {2, 3, 1, 2, false, 100.0, 4.2708855430724748, 1.6479078512359577, 5869056.0, 11738112.0, 0.0},
       {2, 3, 2, 2, true, 100.0, 3.8446170222974945, 1.285649397707064, 2934528.0, 11738112.0, 0.0},
   };
   for (const auto& expected : jobs) {

@@ -266,9 +266,11 @@ TEST_CASE(
   const plan::MemoryPlan spread = planned(options, 4, 1, 1).memory;
 
   constexpr int64_t kExperts = 8 * 3 * 64 * 128, kDense = 4 * 64 * 64 + 2 * 64 + 8 * 64;
+  constexpr int64_t kHead = 256 * 64 + 64 + 64;  // with its padding
   CHECK_EQ(spread.masters, whole.masters);
-  CHECK_EQ(whole.gathered, 2 * 4 * (kExperts + kDense));  // two blocks in turn, and the gradients of two
-  CHECK_EQ(spread.gathered, 4 * 4 * kDense);
+  // Two blocks in turn beside the head, and the gradients of two.
+  CHECK_EQ(whole.gathered, 2 * 4 * (kExperts + kDense) + 4 * kHead);
+  CHECK_EQ(spread.gathered, 4 * 4 * kDense + 4 * kHead);
   // 4 ranks · 128 tokens, each with two choices among a rank's two experts, in rows of both matrices' results.
   CHECK_GT(spread.activations - whole.activations, int64_t{2} * (4 - 1) * 128 * 2 * 3 * 128 * 4);
 }

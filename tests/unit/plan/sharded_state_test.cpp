@@ -27,12 +27,28 @@ TEST_CASE("sharded state: of a rank alone in fp32 there are masters and gradient
 }
 
 TEST_CASE(
-    "sharded state: two ranks gather into prefetch + 1 buffers of the largest block, never more than "
-    "blocks") {
-  CHECK(state_of_two_ranks({.prefetch = 0}).gathered == Buffers(1, {256, 4}));
-  CHECK(state_of_two_ranks({.prefetch = 1}).gathered == Buffers(2, {256, 4}));
-  CHECK(state_of_two_ranks({.prefetch = 7}).gathered == Buffers(2, {256, 4}));
-  CHECK(state_of_two_ranks({.compute_bytes = 2, .prefetch = 1}).gathered == Buffers(2, {256, 2}));
+    "sharded state: two ranks gather into prefetch + 1 buffers of the largest layer, or into one of its own "
+    "for each") {
+  const auto gathered = [](const StateOptions& options) {
+    return sharded_state(make_layout(std::vector<int64_t>{70, 200, 10}, 2), options).gathered;
+  };
+  CHECK(gathered({.prefetch = 0}) == Buffers(1, {256, 4}));
+  CHECK(gathered({.prefetch = 1}) == Buffers(2, {256, 4}));
+  CHECK(gathered({.compute_bytes = 2, .prefetch = 1}) == Buffers(2, {256, 2}));
+  CHECK(gathered({.prefetch = 7}) == Buffers{{128, 4}, {256, 4}, {64, 4}});
+}
+
+TEST_CASE(
+    "sharded state: embedding and head share a buffer beside those of layers, and tied ones have one each") {
+  const auto layout = make_layout(std::vector<int64_t>{6400, 200, 10, 200, 7000}, 2);
+  const auto gathered = [&](const StateOptions& options) { return sharded_state(layout, options).gathered; };
+
+  CHECK(gathered({.prefetch = 1, .layers = {1, 4}}) == Buffers{{256, 4}, {256, 4}, {7040, 4}});
+  CHECK(gathered({.prefetch = 1, .layers = {1, 4}, .tied = true}) ==
+        Buffers{{256, 4}, {256, 4}, {6400, 4}, {7040, 4}});
+  CHECK(gathered({.prefetch = 2, .layers = {1, 4}}) == Buffers{{256, 4}, {64, 4}, {256, 4}, {7040, 4}});
+  CHECK(gathered({.prefetch = 1, .keeps_parameters = true, .layers = {1, 4}}) ==
+        Buffers{{256, 4}, {64, 4}, {256, 4}, {6400, 4}, {7040, 4}});
 }
 
 TEST_CASE("sharded state: a block that stays is a shard and no more") {
@@ -79,6 +95,6 @@ TEST_CASE("sharded state: its bytes are those of every buffer, each rounded up t
   const ShardedState state = state_of_two_ranks({.compute_bytes = 2, .accumulates = true});
 
   CHECK(Buffer{3, 2}.bytes() == 64);
-  CHECK(state.block_bytes() == 2 * 256 * 2 + 2 * 256 * 4 + 2 * 128 * 4);
+  CHECK(state.block_bytes() == (128 + 256) * 2 + 2 * 256 * 4 + 2 * 128 * 4);
   CHECK(state.bytes() == 2 * 192 * 4 + 192 * 2 + state.block_bytes());
 }

@@ -102,6 +102,8 @@ class Follower {
     for (const Slot& slot : slots_) need(slot.block != e.block, "another slot holds it");
     if (Slot* slot = at(slots_, e.slot)) {
       need(slot->state != State::kFilling, "the slot is being filled");
+      const auto& slots = shape_.buffers.slots;
+      need(slots.empty() || (e.slot >= slots[e.block].first && e.slot < slots[e.block].last), "not its slot");
       *slot = {e.block, State::kFilling};
     }
   }
@@ -258,10 +260,11 @@ TEST_CASE("step: without a block ahead every gather is awaited at once, in the o
 }
 
 TEST_CASE("step: with a slot for every block each is gathered once, however many micro-steps there are") {
-  const auto events =
-      tests::events_of(plan::StepPlan({.visits = {0, 1, 2, 3},
-                                       .micro_steps = 5,
-                                       .buffers = {.gathered = 4, .whole_gradients = 2, .scratches = 2}}));
+  const auto events = tests::events_of(plan::StepPlan(
+      {.visits = {0, 1, 2, 3},
+       .micro_steps = 5,
+       .buffers = {
+           .gathered = 4, .whole_gradients = 2, .scratches = 2, .slots = {{0, 1}, {1, 2}, {2, 3}, {3, 4}}}}));
 
   std::vector<int> gathered;
   for (const StepEvent& event : events) {
@@ -270,6 +273,25 @@ TEST_CASE("step: with a slot for every block each is gathered once, however many
     gathered.push_back(event.block);
   }
   CHECK(gathered == std::vector<int>{0, 1, 2, 3});
+}
+
+TEST_CASE(
+    "step: embedding and head take turns in a slot of their own, and two layers are still there at the "
+    "turn") {
+  const Words plan = plan_of(
+      {.visits = {0, 1, 2, 3, 4},
+       .buffers = {.gathered = 3, .whole_gradients = 2, .slots = {{2, 3}, {0, 2}, {0, 2}, {0, 2}, {2, 3}}}});
+  const auto turn = std::find(plan.begin(), plan.end(), "forward 3 of 3 from slot 0");
+
+  CHECK(Words(plan.begin(), plan.begin() + 3) ==
+        Words{"gather 0 into slot 2", "gather 1 into slot 0", "await 0 in slot 2"});
+  CHECK(std::find(plan.begin(), turn, "gather 4 into slot 2") < turn);
+  CHECK(Words(turn, turn + 10) ==
+        Words{"forward 3 of 3 from slot 0", "await 4 in slot 2", "forward 4 of 4 from slot 2",
+              "backward 4 of 4 from slot 2 into gradient 0", "reduce 4 from gradient 0",
+              "backward 3 of 3 from slot 0 into gradient 1", "reduce 3 from gradient 1",
+              "gather 1 into slot 0", "await 4 in gradient 0",
+              "backward 2 of 2 from slot 1 into gradient 0"});
 }
 
 TEST_CASE(
@@ -380,9 +402,10 @@ TEST_CASE("step: a tied block is reduced twice; the second contribution is added
 }
 
 TEST_CASE("step: two blocks that are visited again share the one scratch in turn") {
-  const Words plan = plan_of({.visits = {0, 1, 0, 1},
-                              .prefetch = 0,
-                              .buffers = {.gathered = 2, .whole_gradients = 2, .scratches = 1}});
+  const Words plan =
+      plan_of({.visits = {0, 1, 0, 1},
+               .prefetch = 0,
+               .buffers = {.gathered = 2, .whole_gradients = 2, .scratches = 1, .slots = {{0, 1}, {1, 2}}}});
   const auto again = std::find(plan.begin(), plan.end(), "backward 1 of 1 from slot 1 into gradient 0");
 
   CHECK(Words(again, plan.end()) ==
