@@ -14,8 +14,8 @@ Result<std::string> config_json(const std::string& config, const std::string& dt
   const nlohmann::json before = origin.empty() ? nlohmann::json::object() : base::parse_json(origin);
   if (!before.is_object())
     return base::Error(base::Code::kCorrupt, "the config.json that training began with is no JSON object");
-  const std::string type = object.value("model_type", "");
-  const bool decodes = type != "bert" && type != "roberta";
+  const auto type = object.find("model_type");
+  const bool decodes = type == object.end() || (*type != "bert" && *type != "roberta");
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
     if (before.contains(key)) {
       object[key] = before[key];

@@ -93,6 +93,16 @@ TEST_CASE("gguf: names, rotary factors and the tokenizer are those that llama.cp
   CHECK(says(*describe_gguf(source("llama", "gpt2")), "tokenizer.ggml.pre", "gpt-2"));
 }
 
+TEST_CASE("gguf: a configuration whose sizes no model has is refused in a line") {
+  for (const char* size : {"0", "-404", "1099511627776"}) {
+    GgufSource forged = source("llama", "llama3");
+    forged.config.replace(forged.config.find("404"), 3, size);
+    const auto model = describe_gguf(forged);
+    REQUIRE_FALSE(model);
+    CHECK(model.error().message().find(std::string("its vocab_size is ") + size) != std::string::npos);
+  }
+}
+
 TEST_CASE("gguf: another architecture or tokenizer is refused in a line") {
   const auto mixture = describe_gguf(source("mixtral", "llama3"));
   REQUIRE_FALSE(mixture);

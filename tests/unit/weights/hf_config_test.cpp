@@ -82,6 +82,7 @@ TEST_CASE(
   CHECK(bert->find(R"("max_position_embeddings": 512)") != std::string::npos);
   CHECK(!config_json("\"llama: 2 layers\"", "float32", 1));
   CHECK(!config_json("{}", "float32", 1, "[]"));
+  CHECK(config_json(R"({"model_type": 7})", "float32", 1));
 }
 
 TEST_CASE("configuration: the tokens that end an answer are one, several or none, and nothing else") {
