@@ -21,7 +21,6 @@ using base::Code;
 using base::Error;
 using base::Result;
 
-constexpr auto kLimit = std::chrono::minutes(10);
 constexpr int kSshFailed = 255;
 // What receives a file there, as $1/inbox/$2 of $3 bytes. A cut connection ends the input early: what is not whole does not get its
 // name.
@@ -68,10 +67,6 @@ std::vector<std::string> receive_command(const RemoteHost& remote, const std::st
   return all;
 }
 
-Result<base::CommandOutput> ask(const RemoteHost& remote, const std::vector<std::string>& words) {
-  return base::finish_command(ssh_command(remote, words), "", kLimit);
-}
-
 }  // namespace
 
 Result<void> check_host(const RemoteHost& remote) {
@@ -93,6 +88,11 @@ std::vector<std::string> ssh_command(const RemoteHost& remote, const std::vector
   return argv;
 }
 
+Result<base::CommandOutput> run_ssh(const std::vector<std::string>& argv, const std::string& input,
+                                    std::chrono::milliseconds limit) {
+  return base::finish_command(argv, input, limit, {}, {}, base::Group::kOurs);
+}
+
 std::vector<std::string> in_directory(const RemoteHost& remote, const std::vector<std::string>& words) {
   std::vector<std::string> all = {"sh", "-c",
                                   fmt::format("cd -- \"$1\" && shift || exit; {}exec \"$@\"", kFindPrograms),
@@ -108,7 +108,7 @@ Result<void> send_file(const RemoteHost& remote, const std::string& path, const 
   std::vector<std::string> argv = {"sh", "-c", "exec \"$@\" <\"$0\"", path};
   for (std::string& word : ssh_command(remote, receive_command(remote, name, bytes, {})))
     argv.push_back(std::move(word));
-  ASSIGN_OR_RETURN(auto answer, base::finish_command(argv, "", kLimit));
+  ASSIGN_OR_RETURN(auto answer, run_ssh(argv, "", kFileLimit));
   if (WIFEXITED(answer.status) && WEXITSTATUS(answer.status) == 0) return {};
   return ssh_error(remote, answer).context(fmt::format("{} was not sent", path));
 }
@@ -116,8 +116,7 @@ Result<void> send_file(const RemoteHost& remote, const std::string& path, const 
 Result<base::CommandOutput> send_and_run(const RemoteHost& remote, const std::string& text,
                                          const std::string& name, const std::vector<std::string>& words) {
   ASSIGN_OR_RETURN(auto answer,
-                   base::finish_command(
-                       ssh_command(remote, receive_command(remote, name, text.size(), words)), text, kLimit));
+                   run_ssh(ssh_command(remote, receive_command(remote, name, text.size(), words)), text));
   const size_t arrived = answer.err.find(kArrived);
   if (arrived != std::string::npos) answer.err.erase(arrived, kArrived.size() + 1);
   if (WIFEXITED(answer.status) && WEXITSTATUS(answer.status) != kSshFailed) return answer;
@@ -130,7 +129,8 @@ Result<base::CommandOutput> send_and_run(const RemoteHost& remote, const std::st
 }
 
 Result<bool> has_file(const RemoteHost& remote, const std::string& name) {
-  ASSIGN_OR_RETURN(auto answer, ask(remote, {"test", "-f", remote.directory + "/inbox/" + name}));
+  ASSIGN_OR_RETURN(auto answer,
+                   run_ssh(ssh_command(remote, {"test", "-f", remote.directory + "/inbox/" + name})));
   if (WIFEXITED(answer.status) && WEXITSTATUS(answer.status) <= 1) return WEXITSTATUS(answer.status) == 0;
   return ssh_error(remote, answer);
 }

@@ -5,6 +5,7 @@
 // Thread rule: free functions; those that run ssh wait for it.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,14 @@ base::Result<void> check_host(const RemoteHost& remote);
 // as it is, whatever it holds. `terminal` asks for one there.
 std::vector<std::string> ssh_command(const RemoteHost& remote, const std::vector<std::string>& words,
                                      bool terminal = false);
+
+constexpr auto kAnswerLimit = std::chrono::minutes(10);
+constexpr auto kFileLimit = std::chrono::hours(24);  // the person who waits for a slow line ends it
+
+// Runs an argv that ends in one of ssh_command(), which may ask for a password or for a new host's key on the terminal, and returns
+// its output, however it ended.
+base::Result<base::CommandOutput> run_ssh(const std::vector<std::string>& argv, const std::string& input = "",
+                                          std::chrono::milliseconds limit = kAnswerLimit);
 
 // Returns the words that run `words` in the remote directory.
 std::vector<std::string> in_directory(const RemoteHost& remote, const std::vector<std::string>& words);

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 
@@ -27,8 +28,6 @@ using base::Code;
 using base::Error;
 using base::Result;
 
-constexpr auto kLimit = std::chrono::minutes(10);
-
 // The words of a verb without those that say where.
 std::vector<std::string> words_for_there(const std::vector<std::string>& words) {
   std::vector<std::string> kept;
@@ -48,11 +47,18 @@ std::vector<std::string> words_for_there(const std::vector<std::string>& words) 
 }
 
 Result<base::CommandOutput> ask_there(const RemoteHost& remote, const std::vector<std::string>& words) {
-  return base::finish_command(ssh_command(remote, in_directory(remote, words)), "", kLimit);
+  return run_ssh(ssh_command(remote, in_directory(remote, words)));
 }
 
 bool ended_well(const base::CommandOutput& answer) {
   return WIFEXITED(answer.status) && WEXITSTATUS(answer.status) == 0;
+}
+
+// What it said on standard error, on one line.
+std::string words_of(const base::CommandOutput& answer) {
+  std::string words = answer.err.substr(0, answer.err.find_last_not_of('\n') + 1);
+  std::replace(words.begin(), words.end(), '\n', ';');
+  return words.empty() ? "it ended without a word" : words;
 }
 
 // The exit code of the verb there; ssh has 255 for failures of its own.
@@ -99,7 +105,8 @@ bool is_plain_name(const std::string& text) {
 Result<std::string> fetch(const std::string& run, const CommandLine& line) {
   const RemoteHost& remote = line.remote;
   ASSIGN_OR_RETURN(auto answer, ask_there(remote, {remote.program, "results", "--json", "--", run}));
-  if (!ended_well(answer)) return Error(Code::kNotFound, fmt::format("{}: {}", remote.host, answer.err));
+  if (!ended_well(answer))
+    return Error(Code::kNotFound, fmt::format("{}: {}", remote.host, words_of(answer)));
   ASSIGN_OR_RETURN(auto record, record::parse_run_record(answer.out));
   if (!is_plain_name(record.name) || !is_plain_name(record.id))
     return Error(Code::kCorrupt, remote.host + ": the run's name or id is no folder's name");
@@ -119,7 +126,8 @@ Result<std::string> fetch(const std::string& run, const CommandLine& line) {
                                          "--exclude=" + record.id + "/.writing_*",
                                          record.id};
   for (std::string& word : ssh_command(remote, in_directory(remote, pack))) argv.push_back(std::move(word));
-  RETURN_IF_ERROR(base::run_command(argv, "", kLimit));
+  ASSIGN_OR_RETURN(auto fetched, run_ssh(argv, "", kFileLimit));
+  if (!ended_well(fetched)) return Error(Code::kIo, fmt::format("{}: {}", remote.host, words_of(fetched)));
   return to + "/" + record.id;
 }
 

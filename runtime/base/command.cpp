@@ -84,7 +84,7 @@ std::string trimmed(std::string text) {
 
 Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
                                      const std::map<std::string, std::string>& environment, bool with_input,
-                                     const std::vector<std::string>& without) {
+                                     const std::vector<std::string>& without, Group group) {
   ASSIGN_OR_RETURN(auto in, make_pipe());
   ASSIGN_OR_RETURN(auto out, make_pipe());
   ASSIGN_OR_RETURN(auto err, make_pipe());
@@ -104,11 +104,10 @@ Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
   sigfillset(&all);
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &all);
-  // The command gets its own process group: a Ctrl-C on the terminal reaches us, and we decide what the command
-  // gets.
   posix_spawnattr_setpgroup(&attributes, 0);
+  const int own_group = group == Group::kOwn ? POSIX_SPAWN_SETPGROUP : 0;
   posix_spawnattr_setflags(&attributes,
-                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+                           static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | own_group));
   const std::vector<std::string> variables = merged_environment(environment, without);
   SpawnedCommand child;
   const int failure = ::posix_spawnp(&child.pid, argv.front().c_str(), &actions, &attributes,
@@ -128,8 +127,8 @@ Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
 
 Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const std::string& input,
                                      std::chrono::milliseconds limit, const std::function<void()>& tick,
-                                     const std::vector<std::string>& without) {
-  ASSIGN_OR_RETURN(auto child, spawn_command(argv, {}, !input.empty(), without));
+                                     const std::vector<std::string>& without, Group group) {
+  ASSIGN_OR_RETURN(auto child, spawn_command(argv, {}, !input.empty(), without, group));
   const NoBrokenPipeSignal quiet;  // a command may end without having read its input
   if (child.in) ::fcntl(child.in.get(), F_SETFL, O_NONBLOCK);
   CommandOutput output;
@@ -160,7 +159,7 @@ Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const
     has_ended = has_ended || polled[3].revents != 0;
   }
   child.in.reset();
-  if (timed_out) ::kill(-child.pid, SIGKILL);
+  if (timed_out) ::kill(group == Group::kOwn ? -child.pid : child.pid, SIGKILL);
   while (::waitpid(child.pid, &output.status, 0) < 0 && errno == EINTR) {
   }
   if (timed_out) {

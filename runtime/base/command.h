@@ -21,11 +21,17 @@ struct CommandOutput {
   int status = 0;  // as waitpid() reports it
 };
 
+// Whose process group a command is in.
+enum class Group {
+  kOwn,   // a Ctrl-C on the terminal reaches us, and we decide what the command gets
+  kOurs,  // it may ask for a password on the terminal, which stops whoever reads it from another group than the one in front
+};
+
 // Returns the output of a command, however it ended. `tick` is called about every second until then. Errors:
-// kNotFound (there is no such program), kTimeout (it was killed, with its process group), kIo.
+// kNotFound (there is no such program), kTimeout (it was killed, with its process group if that is its own), kIo.
 Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const std::string& input,
                                      std::chrono::milliseconds limit, const std::function<void()>& tick = {},
-                                     const std::vector<std::string>& without = {});
+                                     const std::vector<std::string>& without = {}, Group group = Group::kOwn);
 // Returns the output of a command that ended with 0; kIo with the command's own words when it ended otherwise. It does not see
 // those of our variables that `without` names.
 Result<CommandOutput> run_command(const std::vector<std::string>& argv, const std::string& input = "",
@@ -40,6 +46,6 @@ struct SpawnedCommand {
 // Sets `environment` on top of ours, less `without`; the child starts with no signal blocked and none ignored by us.
 Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
                                      const std::map<std::string, std::string>& environment, bool with_input,
-                                     const std::vector<std::string>& without = {});
+                                     const std::vector<std::string>& without = {}, Group group = Group::kOwn);
 
 }  // namespace shardrun::base
