@@ -29,10 +29,12 @@ constexpr std::string_view kReceive =
     "{ [ \"$(wc -c <\"inbox/$2.$$\")\" -eq \"$3\" ] || { rm -f -- \"inbox/$2.$$\"; exit 255; }; } && "
     "mv -- \"inbox/$2.$$\" \"inbox/$2\" || exit 255";
 // A command that ssh starts reads no profile on Debian and Ubuntu, and /etc/profile.d is where clusters put Slurm's programs and
-// shardrun into PATH. It is read where $1 or sbatch is not found; a function has its own $1, so that a profile changes no words.
+// shardrun into PATH. It is read where $1 or sbatch is not found, by bash, for which profiles are written: a line of theirs that dash
+// does not know, or that fails in it, would end it without a word. A function has its own $1, so that a profile changes no words.
 constexpr std::string_view kFindPrograms =
-    "profile() { . /etc/profile; }; { command -v -- \"$1\" && command -v sbatch; } >/dev/null 2>&1 || "
-    "[ ! -r /etc/profile ] || profile >/dev/null 2>&1 </dev/null; ";
+    "profile='profile() { . /etc/profile; }; profile >/dev/null 2>&1 </dev/null; exec \"$@\"'; "
+    "{ command -v -- \"$1\" && command -v sbatch; } >/dev/null 2>&1 || [ ! -r /etc/profile ] || "
+    "set -- \"$(command -v bash || echo sh)\" -c \"$profile\" sh \"$@\"; ";
 constexpr std::string_view kArrived = "shardrun: it arrived";  // a line of standard error there
 
 // The socket of the shared connection. A path of a UNIX socket has at most 107 bytes, of which ssh adds 40 for %C and 17 while it
