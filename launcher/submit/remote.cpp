@@ -48,6 +48,12 @@ std::vector<std::string> shared_connection() {
   return {"-o", "ControlMaster=auto", "-o", "ControlPath=" + folder + "/%C", "-o", "ControlPersist=600"};
 }
 
+// The directory there as its shell takes it in quotes, in which a ~ that no shell here has replaced would be a folder's name.
+std::string folder_of(const RemoteHost& remote) {
+  const std::string& folder = remote.directory;
+  return folder == "~" || folder.starts_with("~/") ? "." + folder.substr(1) : folder;
+}
+
 Error ssh_error(const RemoteHost& remote, const base::CommandOutput& answer) {
   const std::string words = answer.err.empty() ? answer.out : answer.err;
   const int status = WIFEXITED(answer.status) ? WEXITSTATUS(answer.status) : kSshFailed;
@@ -64,7 +70,7 @@ std::vector<std::string> receive_command(const RemoteHost& remote, const std::st
     script += fmt::format("; echo '{}' >&2; shift 3; umask \"$mask\"; {}exec \"$@\" </dev/null", kArrived,
                           kFindPrograms);
   std::vector<std::string> all = {
-      "sh", "-c", "mask=$(umask); " + script, "sh", remote.directory, name, std::to_string(bytes)};
+      "sh", "-c", "mask=$(umask); " + script, "sh", folder_of(remote), name, std::to_string(bytes)};
   all.insert(all.end(), words.begin(), words.end());
   return all;
 }
@@ -98,7 +104,7 @@ Result<base::CommandOutput> run_ssh(const std::vector<std::string>& argv, const 
 std::vector<std::string> in_directory(const RemoteHost& remote, const std::vector<std::string>& words) {
   std::vector<std::string> all = {"sh", "-c",
                                   fmt::format("cd -- \"$1\" && shift || exit; {}exec \"$@\"", kFindPrograms),
-                                  "sh", remote.directory};
+                                  "sh", folder_of(remote)};
   all.insert(all.end(), words.begin(), words.end());
   return all;
 }
@@ -132,7 +138,7 @@ Result<base::CommandOutput> send_and_run(const RemoteHost& remote, const std::st
 
 Result<bool> has_file(const RemoteHost& remote, const std::string& name) {
   ASSIGN_OR_RETURN(auto answer,
-                   run_ssh(ssh_command(remote, {"test", "-f", remote.directory + "/inbox/" + name})));
+                   run_ssh(ssh_command(remote, {"test", "-f", folder_of(remote) + "/inbox/" + name})));
   if (WIFEXITED(answer.status) && WEXITSTATUS(answer.status) <= 1) return WEXITSTATUS(answer.status) == 0;
   return ssh_error(remote, answer);
 }
