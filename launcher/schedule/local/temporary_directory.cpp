@@ -42,26 +42,32 @@ void remove_abandoned(const std::string& base, const std::string& prefix) {
 }  // namespace
 
 base::Result<TemporaryDirectory> TemporaryDirectory::make() {
-  const std::string prefix = fmt::format("shardrun.{}.", ::getuid());
   const char* variable = std::getenv("TMPDIR");
-  const bool is_given = variable != nullptr && *variable == '/';
-  remove_abandoned(is_given ? variable : "/tmp", prefix);
-  std::string path = fmt::format("{}/{}XXXXXX", is_given ? variable : "/tmp", prefix);
-  bool is_made = ::mkdtemp(path.data()) != nullptr;
-  if (!is_made && is_given) {  // a folder of another node, or of a job that is over
-    path = fmt::format("/tmp/{}XXXXXX", prefix);
-    is_made = ::mkdtemp(path.data()) != nullptr;
+  if (variable != nullptr && *variable == '/') {
+    auto made = make_below(variable);
+    if (made)
+      return made;  // else it is a folder of another node, of a job that is over, or of a file server without locks
   }
-  if (!is_made) {
+  auto made = make_below("/tmp");
+  if (!made)
+    return std::move(made).error().context("no temporary folder; let TMPDIR name one in which you can write");
+  return made;
+}
+
+base::Result<TemporaryDirectory> TemporaryDirectory::make_below(const std::string& base) {
+  const std::string prefix = fmt::format("shardrun.{}.", ::getuid());
+  remove_abandoned(base, prefix);
+  std::string path = fmt::format("{}/{}XXXXXX", base, prefix);
+  if (::mkdtemp(path.data()) == nullptr) {
     const int failure = errno;
-    return base::errno_error(Code::kIo, "creating " + path, failure)
-        .context("no temporary folder; let TMPDIR name one in which you can write");
+    return base::errno_error(Code::kIo, "creating " + path, failure);
   }
   UniqueFd lock = open_folder(path);
-  if (!lock || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    return base::errno_error(Code::kIo, "locking " + path, errno);
-  }
-  return TemporaryDirectory(std::move(path), std::move(lock));
+  if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0)
+    return TemporaryDirectory(std::move(path), std::move(lock));
+  const int failure = errno;
+  ::rmdir(path.c_str());
+  return base::errno_error(Code::kIo, "locking " + path, failure);
 }
 
 TemporaryDirectory::~TemporaryDirectory() {

@@ -1,5 +1,5 @@
-// TemporaryDirectory: a private folder under TMPDIR, or under /tmp where that is no folder in which we can write, that is removed
-// with all it holds.
+// TemporaryDirectory: a private folder under TMPDIR, or under /tmp where that is no folder in which we can write and lock, that is
+// removed with all it holds.
 //
 // A launcher that was killed cannot remove its own; the next one does. Each holds a lock on its folder while it
 // lives, so that the folder of a live launcher is never taken for that of a dead one.
@@ -27,6 +27,8 @@ class TemporaryDirectory {
  private:
   TemporaryDirectory(std::string path, base::UniqueFd lock)
       : path_(std::move(path)), lock_(std::move(lock)) {}
+  static base::Result<TemporaryDirectory> make_below(const std::string& base);
+
   std::string path_;
   base::UniqueFd lock_;
 };
