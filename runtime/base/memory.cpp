@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/nameless_file.h"
+
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
@@ -50,8 +52,8 @@ Result<Memory> Memory::create_resident(int64_t bytes) {
 }
 
 Result<Memory> Memory::create_in_file(int64_t bytes, const std::string& directory) {
-  const int file = ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (file < 0) return errno_error(Code::kIo, fmt::format("making a file in {}", directory), errno);
+  ASSIGN_OR_RETURN(auto made, make_nameless_file(directory));
+  const int file = made.release();
   Memory memory(nullptr, 0, file);  // closes the file on every way out
   if (const int failure = ::posix_fallocate(file, 0, bytes); failure != 0) {
     return errno_error(Code::kIo, fmt::format("reserving {} bytes in {}", bytes, directory), failure);

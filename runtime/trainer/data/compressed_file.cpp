@@ -1,6 +1,5 @@
 #include "runtime/trainer/data/compressed_file.h"
 
-#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/command.h"
+#include "runtime/base/nameless_file.h"
 
 namespace shardrun::data {
 namespace {
@@ -54,8 +54,7 @@ std::string_view name_when_unpacked(std::string_view path) {
 Result<UniqueFd> unpack(const std::string& path, const std::string& folder) {
   const Packing* packing = packing_of(path);
   SHARDRUN_CHECK(packing != nullptr);
-  UniqueFd file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (!file) return base::errno_error(Code::kIo, fmt::format("making a file in {}", folder), errno);
+  ASSIGN_OR_RETURN(UniqueFd file, base::make_nameless_file(folder));
   auto child = base::spawn_command({packing->command, "-dc", "--", path}, {}, /*with_input=*/false);
   if (!child) return std::move(child).error().context(fmt::format("unpacking {}", path));
   Result<void> copied = copy(child->out.get(), file.get(), path);
