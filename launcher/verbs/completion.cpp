@@ -17,7 +17,7 @@ std::string shell_quoted(const std::string& text) {
   return out + "'";
 }
 
-// Also what zsh runs, through its bashcompinit.
+// Also what zsh runs, through its bashcompinit. Files are left to the shell, which alone knows how to quote their names.
 std::string bash(const std::vector<CompletionVerb>& verbs) {
   std::string names, cases;
   for (const CompletionVerb& verb : verbs) {
@@ -36,11 +36,11 @@ std::string bash(const std::vector<CompletionVerb>& verbs) {
   [ "$COMP_CWORD" -eq 2 ] && [ -n "$below" ] && words=$below
   case ${{COMP_WORDS[COMP_CWORD]}} in
     -*) ;;
-    *) [ "$COMP_CWORD" -gt 1 ] && [ "$words" != "$below" ] && {{ COMPREPLY=($(compgen -f -- "${{COMP_WORDS[COMP_CWORD]}}")); return; }} ;;
+    *) [ "$COMP_CWORD" -gt 1 ] && [ "$words" != "$below" ] && return ;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
 }}
-complete -o filenames -F _shardrun shardrun
+complete -o default -F _shardrun shardrun
 )",
                      cases, shell_quoted(names), shell_quoted(names + " --help --version"));
 }
