@@ -9,7 +9,6 @@
 #include "launcher/cluster/job_instance.h"
 #include "launcher/cluster/pretrained.h"
 #include "launcher/cluster/rules.h"
-#include "runtime/base/io.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -35,15 +34,20 @@ std::string key_of(const std::string& assignment) {
   return assignment.substr(0, assignment.find('='));
 }
 
-// Loads a job; where it starts from a checkpoint, with what that says of the model.
-Result<LoadedSpec> load_with_weights(const std::string& path, const std::vector<std::string>& overrides) {
-  const auto text = base::read_file(path, /*limit_bytes=*/1 << 20);
-  if (!text) return load_prepared_spec(path, overrides);  // which says why in its own words
-  ASSIGN_OR_RETURN(const auto weights, find_pretrained(*text, path, overrides));
-  if (!weights) return load_prepared_spec(path, overrides);
+Result<LoadedSpec> parse_prepared(std::string text, const std::string& name,
+                                  const std::vector<std::string>& overrides) {
+  ASSIGN_OR_RETURN(auto spec, spec::parse_job_spec(text, name, overrides));
+  return LoadedSpec{std::move(spec), std::move(text), overrides};
+}
+
+// Where a job starts from a checkpoint, it has what that says of the model.
+Result<LoadedSpec> parse_with_weights(const std::string& text, const std::string& name,
+                                      const std::vector<std::string>& overrides) {
+  ASSIGN_OR_RETURN(const auto weights, find_pretrained(text, name, overrides));
+  if (!weights) return parse_prepared(text, name, overrides);
   std::vector<std::string> complete = overrides;
   complete.insert(complete.end(), weights->overrides.begin(), weights->overrides.end());
-  ASSIGN_OR_RETURN(LoadedSpec loaded, load_prepared_spec(path, complete));
+  ASSIGN_OR_RETURN(LoadedSpec loaded, parse_prepared(text, name, complete));
   for (const std::string& one : weights->overrides) loaded.spec.origins[key_of(one)] = weights->path;
   RETURN_IF_ERROR(check_pretrained(loaded.spec, *weights));
   return loaded;
@@ -66,10 +70,8 @@ Result<std::optional<Instance>> machine_of(const spec::JobSpec& spec) {
 }
 
 Result<LoadedSpec> load_prepared_spec(const std::string& path, const std::vector<std::string>& overrides) {
-  auto spec = spec::load_job_spec(path, overrides);
-  RETURN_IF_ERROR(spec);
-  ASSIGN_OR_RETURN(auto text, base::read_file(path));
-  return LoadedSpec{std::move(spec).value(), std::move(text), overrides};
+  ASSIGN_OR_RETURN(auto text, spec::read_job_text(path));
+  return parse_prepared(std::move(text), path, overrides);
 }
 
 bool LoadedSpec::says(const std::string& key) const {
@@ -99,14 +101,14 @@ static Result<LoadedSpec> fill_in(LoadedSpec loaded, const std::string& path) {
 }
 
 Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides) {
-  ASSIGN_OR_RETURN(LoadedSpec loaded, load_with_weights(path, overrides));
-  return fill_in(std::move(loaded), path);
+  ASSIGN_OR_RETURN(const auto text, spec::read_job_text(path));
+  return load_spec_text(text, path, overrides);
 }
 
 Result<LoadedSpec> load_spec_text(const std::string& text, const std::string& name,
                                   const std::vector<std::string>& overrides) {
-  ASSIGN_OR_RETURN(auto spec, spec::parse_job_spec(text, name, overrides));
-  return fill_in(LoadedSpec{std::move(spec), text, overrides}, name);
+  ASSIGN_OR_RETURN(LoadedSpec loaded, parse_with_weights(text, name, overrides));
+  return fill_in(std::move(loaded), name);
 }
 
 std::string filled_in_text(const LoadedSpec& loaded) {

@@ -27,7 +27,7 @@ struct LoadedSpec {
 // Errors: those of the spec, of finding the machine, and of instance_overrides(). What the machine filled in has the place
 // where the job names it as its origin.
 base::Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides);
-// Does the same with the text of a spec that has no file; `name` stands for it in messages.
+// Does the same with the text of a spec; `name` stands for its file in messages.
 base::Result<LoadedSpec> load_spec_text(const std::string& text, const std::string& name,
                                         const std::vector<std::string>& overrides);
 // Returns "p5.48xlarge fills in resources.device=gpu, …"; empty where it filled in nothing.

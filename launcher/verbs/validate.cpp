@@ -3,7 +3,6 @@
 #include "launcher/plan/batch.h"
 #include "launcher/submit/rules.h"
 #include "launcher/verbs/command_line.h"
-#include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/plan/mesh.h"
 
@@ -26,18 +25,16 @@ base::Result<Warnings> validate_one(const base::Result<LoadedSpec>& loaded) {
   return check_files(loaded->spec, current_directory(), slurm ? RanksRun::kElsewhere : RanksRun::kHere);
 }
 
-// All that the file's text alone shows; a file that cannot be read has none.
-std::vector<base::Error> mistakes_in(const std::string& path, const std::vector<std::string>& overrides) {
-  const auto text = base::read_file(path, /*limit_bytes=*/1 << 20);
-  return text ? spec::mistakes_in_job_spec(*text, path, overrides) : std::vector<base::Error>();
-}
-
 int validate(const std::vector<std::string>& paths, const std::vector<std::string>& overrides,
              const CommonOptions& common) {
   int exit_code = contract::kExitDone;
   for (const std::string& path : paths) {
-    const auto loaded = load_spec(path, overrides);
-    if (const auto mistakes = mistakes_in(path, overrides); mistakes.size() > 1) {
+    const auto text = spec::read_job_text(path);  // once, for it may be a pipe
+    const auto loaded =
+        text ? load_spec_text(*text, path, overrides) : base::Result<LoadedSpec>(text.error());
+    const auto mistakes =
+        text ? spec::mistakes_in_job_spec(*text, path, overrides) : std::vector<base::Error>();
+    if (mistakes.size() > 1) {
       for (const base::Error& mistake : mistakes) exit_code = fail(mistake, common);
     } else if (auto valid = validate_one(loaded); !valid) {
       exit_code = fail(valid.error(), common);

@@ -544,14 +544,17 @@ std::vector<Error> mistakes_in_job_spec(std::string_view text, std::string_view 
   return mistakes;
 }
 
-Result<JobSpec> load_job_spec(const std::string& path, std::span<const std::string> overrides) {
+Result<std::string> read_job_text(const std::string& path) {
   Result<std::string> text = base::read_file(path, kLargestFileBytes);
-  if (!text) {
-    return Error(Code::kInvalid,
-                 fmt::format("{}:1:1: {}; name a readable job spec of at most {} bytes", printable_path(path),
-                             text.error().to_string(), kLargestFileBytes));
-  }
-  return parse_job_spec(*text, path, overrides);
+  if (text) return text;
+  return Error(Code::kInvalid,
+               fmt::format("{}:1:1: {}; name a readable job spec of at most {} bytes", printable_path(path),
+                           text.error().to_string(), kLargestFileBytes));
+}
+
+Result<JobSpec> load_job_spec(const std::string& path, std::span<const std::string> overrides) {
+  ASSIGN_OR_RETURN(const auto text, read_job_text(path));
+  return parse_job_spec(text, path, overrides);
 }
 
 }  // namespace shardrun::spec

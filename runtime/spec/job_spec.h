@@ -233,10 +233,9 @@ struct JobSpec {
   std::string origin(const std::string& key) const;
 };
 
-// Reads text into a JobSpec. `file_name` only names the source in messages. `overrides` are the "section.key=value"
-// strings of --set, applied after the file; each value is read as TOML, or as a bare string where that fails.
-// Errors: kInvalid, "file:line:column: what; mend" ("--set a.b=c: what; mend" for an override).
-// Checks what the text alone can tell; launcher/submit/rules.h checks the rest against files and hosts.
+// Reads text into a JobSpec. `file_name` only names the source in messages. `overrides` are the "section.key=value" strings of --set,
+// applied after the file; each value is read as TOML, or as a bare string where that fails. Errors: kInvalid, "file:line:column: what;
+// mend" ("--set a.b=c: what; mend" for an override). What needs files and hosts is checked by launcher/submit/rules.h.
 Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name,
                                std::span<const std::string> overrides = {});
 
@@ -244,7 +243,8 @@ Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name
 std::vector<base::Error> mistakes_in_job_spec(std::string_view text, std::string_view file_name,
                                               std::span<const std::string> overrides = {});
 
-// Reads the file, at most 1 MiB, and parses it as parse_job_spec does.
+// Reads the file, at most 1 MiB: once, for it may be a pipe. load_job_spec() parses it as parse_job_spec() does.
+Result<std::string> read_job_text(const std::string& path);
 Result<JobSpec> load_job_spec(const std::string& path, std::span<const std::string> overrides = {});
 
 }  // namespace shardrun::spec
