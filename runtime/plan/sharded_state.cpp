@@ -30,7 +30,8 @@ std::vector<SlotRange> slots_of(int units, const StateOptions& options) {
   };
   int layer_units = 0;
   for (int unit = 0; unit < units; ++unit) layer_units += int{is_layer(unit)};
-  const int turns = options.keeps_parameters ? layer_units : std::min(options.prefetch + 1, layer_units);
+  const bool keeps = options.keeps_parameters || options.prefetch + 1 >= units;
+  const int turns = keeps ? layer_units : std::min(options.prefetch + 1, layer_units);
   std::vector<SlotRange> slots;
   int next_layer = 0, next = turns;
   for (int unit = 0; unit < units; ++unit) {
@@ -40,7 +41,7 @@ std::vector<SlotRange> slots_of(int units, const StateOptions& options) {
       continue;
     }
     slots.push_back({next, next + 1});
-    next += int{options.keeps_parameters || options.tied};
+    next += int{keeps || options.tied};
   }
   return slots;
 }

@@ -5,8 +5,8 @@
 //   compute_copy         the masters in bf16; none when fp32 is computed with, or each block is converted where it is
 //                        gathered
 //   frozen               the rank's shards of weights that are never changed, in the compute dtype; mostly none
-//   gathered             whole blocks in the compute dtype: one for each when they are kept, else prefetch + 1 in which
-//                        layers take turns and one for embedding and head, so that neither takes a layer's place
+//   gathered             whole blocks in the compute dtype: one for each when they are kept, or prefetch + 1 are as many;
+//                        else prefetch + 1 in which layers take turns and one for embedding and head, so that neither takes a layer's place
 //                        nor makes room for layers as large as itself; what is frozen of a block lies behind what is
 //                        trained, with its padding. A rank alone computes with its own shard; it has one only to
 //                        convert masters into.

@@ -262,9 +262,10 @@ TEST_CASE(
     for (int block = 0; block < blocks; ++block) shape.visits.push_back(block);
     if (sharded) {
       // Layers take turns, or have a slot each; behind theirs is one for both ends, or one for each.
+      const bool all = keeps || question.prefetch + 1 >= blocks;
       const int layers = question.model.layers,
-                turns = keeps ? layers : std::min(question.prefetch + 1, layers);
-      shape.buffers = {turns + (keeps ? 2 : 1), 2, shape.micro_steps > 1 ? 2 : 0, {{turns, turns + 1}}};
+                turns = all ? layers : std::min(question.prefetch + 1, layers);
+      shape.buffers = {turns + (all ? 2 : 1), 2, shape.micro_steps > 1 ? 2 : 0, {{turns, turns + 1}}};
       for (int layer = 0; layer < layers; ++layer)
         shape.buffers.slots.push_back(turns == layers ? plan::SlotRange{layer, layer + 1}
                                                       : plan::SlotRange{0, turns});

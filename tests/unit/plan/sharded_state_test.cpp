@@ -47,8 +47,9 @@ TEST_CASE(
   CHECK(gathered({.prefetch = 1, .layers = {1, 4}, .tied = true}) ==
         Buffers{{256, 4}, {256, 4}, {6400, 4}, {7040, 4}});
   CHECK(gathered({.prefetch = 2, .layers = {1, 4}}) == Buffers{{256, 4}, {64, 4}, {256, 4}, {7040, 4}});
-  CHECK(gathered({.prefetch = 1, .keeps_parameters = true, .layers = {1, 4}}) ==
-        Buffers{{256, 4}, {64, 4}, {256, 4}, {6400, 4}, {7040, 4}});
+  const Buffers one_each{{256, 4}, {64, 4}, {256, 4}, {6400, 4}, {7040, 4}};
+  CHECK(gathered({.prefetch = 1, .keeps_parameters = true, .layers = {1, 4}}) == one_each);
+  CHECK(gathered({.prefetch = 4, .layers = {1, 4}}) == one_each);
 }
 
 TEST_CASE("sharded state: a block that stays is a shard and no more") {
