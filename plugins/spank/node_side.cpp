@@ -42,7 +42,8 @@ Result<uint16_t> meeting_port(const contract::RankEnv& env, const Step& step, bo
 }
 
 Result<void> check_place(const spec::JobSpec& spec, const contract::RankEnv& env) {
-  RETURN_IF_ERROR(check_counts(spec, env.node_count, env.world_size));
+  if (auto counted = check_counts(spec, env.node_count, env.world_size); !counted)
+    return env.global_rank == 0 ? std::move(counted).error() : Error(Code::kInvalid, "");
   if (env.local_world_size == spec.resources.ranks_per_node) return {};
   return Error(Code::kInvalid,
                fmt::format("{}: {} tasks run on {}, and the job has {} ranks on each node; write srun "

@@ -25,8 +25,9 @@ struct Task {
   rank::Binding binding;
 };
 
-// `spec` is an absolute path and `environment` the task's. Errors: kInvalid for a spec or a step that is not as it
-// was when it was checked, kNotFound for a secret whose source is not here, kIo for a port that somebody holds.
+// `spec` is an absolute path and `environment` the task's. Errors: kInvalid for a spec that is not as it was when it was checked,
+// or a step of another size than the job's, which rank 0 tells for all others, whose message is empty; kNotFound for a secret
+// whose source is not here, kIo for a port that somebody holds.
 base::Result<Task> prepare_task(const std::string& spec, const Step& step,
                                 const contract::EnvironmentLookup& environment);
 

@@ -6,8 +6,8 @@
 //   slurm_spank_init            everywhere, as root in daemons: registers the option; in srun, sets defaults for srun
 //   option callback             submit side: checks the spec, so that nothing is asked for or started when it is wrong
 //   slurm_spank_init_post_opt   submit side: makes the spec's path absolute for all who will read it
-//   slurm_spank_local_user_init srun, with the step made and no task started: checks how many there will be
-//   slurm_spank_task_init       in the task's process, as its user, just before exec: variables and CPUs
+//   slurm_spank_task_init       in the task's process, as its user, just before exec: variables and CPUs, and how many tasks there
+//                               are: a step that is refused in srun, once it is made, keeps its CPUs until its allocation ends
 // No file of a user is read with other rights than the user's. No exception leaves a function of this file.
 //
 // Thread rule: as Slurm calls it, one call at a time; no state is kept between calls.
@@ -147,20 +147,6 @@ int settle_option(spank_t spank, bool is_srun) {
   return ESPANK_SUCCESS;
 }
 
-int check_step(spank_t spank) {
-  const auto path = given_spec(spank);
-  if (!path) return ESPANK_SUCCESS;
-  const auto spec = check_job(*path);
-  if (!spec) return refuse(spec.error());
-  uint32_t nodes = 0, tasks = 0;
-  if (spank_get_item(spank, S_JOB_NNODES, &nodes) != ESPANK_SUCCESS ||
-      spank_get_item(spank, S_JOB_TOTAL_TASK_COUNT, &tasks) != ESPANK_SUCCESS) {
-    return ESPANK_SUCCESS;  // the tasks will look
-  }
-  const auto checked = check_counts(*spec, nodes, tasks);
-  return checked ? ESPANK_SUCCESS : refuse(checked.error());
-}
-
 contract::EnvironmentLookup environment_of(spank_t spank) {
   std::map<std::string, std::string> variables;
   char** list = nullptr;
@@ -209,7 +195,7 @@ int start_task(spank_t spank) {
     return ESPANK_SUCCESS;
   const auto ready = become_rank(spank, *path);
   if (ready) return ESPANK_SUCCESS;
-  refuse(ready.error());
+  if (!ready.error().message().empty()) refuse(ready.error());
   // Slurm goes on after a refusal of a plugin that plugstack.conf calls optional; a program that took another's place
   // for its own must not start. This process is the task's, forked for exec.
   ::_exit(contract::exit_code_of(ready.error().code()));
@@ -239,10 +225,6 @@ int slurm_spank_init_post_opt(spank_t spank, int, char**) {
     if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR) return int{ESPANK_SUCCESS};
     return shardrun::spank::settle_option(spank, context == S_CTX_LOCAL);
   });
-}
-
-int slurm_spank_local_user_init(spank_t spank, int, char**) {
-  return guarded([&] { return shardrun::spank::check_step(spank); });
 }
 
 int slurm_spank_task_init(spank_t spank, int, char**) {
