@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace shardrun::contract {
 namespace {
@@ -27,41 +28,37 @@ bool is_program(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
 }
 
-bool on_path(const std::string& program, const std::string& path) {
+// Returns where the program is; "" where it is not.
+std::string on_path(const std::string& program, const std::string& path) {
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find(':', begin), path.size());
-    if (end > begin && is_program(path.substr(begin, end - begin) + "/" + program)) return true;
+    std::string file = path.substr(begin, end - begin) + "/" + program;
+    if (end > begin && is_program(file)) return file;
     begin = end + 1;
   }
-  return false;
+  return "";
 }
 
 // Returns the image as pyxis shall read it. It takes for a file only what begins with / or ., and anything else for the name of
 // an image in a registry.
-std::string pyxis_image(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
-  const std::string& image = spec.container.image;
-  const std::string here = plan.working_directory + "/" + image;
+std::string pyxis_image(const std::string& image, const std::string& working_directory) {
+  const std::string here = working_directory + "/" + image;
   const bool is_elsewhere = image.starts_with('/') || image.starts_with('.');
   return !is_elsewhere && (image.ends_with(".sqsh") || ::access(here.c_str(), F_OK) == 0) ? here : image;
 }
 
 }  // namespace
 
-const char* program_of(spec::ContainerRuntime runtime) {
-  for (const Known& known : kKnown)
-    if (known.runtime == runtime) return known.program;
-  return "";
-}
-
-Result<spec::ContainerRuntime> find_container_runtime(const spec::JobSpec& spec,
-                                                      const contract::EnvironmentLookup& environment) {
+Result<RuntimeProgram> find_container_runtime(const spec::JobSpec& spec,
+                                              const contract::EnvironmentLookup& environment) {
   const spec::ContainerRuntime wanted = spec.container.runtime;
-  if (wanted == spec::ContainerRuntime::kPyxis) return wanted;  // srun starts it
+  if (wanted == spec::ContainerRuntime::kPyxis) return RuntimeProgram{wanted, ""};
   const std::string path = environment("PATH").value_or("/usr/bin:/bin");
   std::string names;
   for (const Known& known : kKnown) {
     if (wanted != spec::ContainerRuntime::kAuto && wanted != known.runtime) continue;
-    if (on_path(known.program, path)) return known.runtime;
+    if (std::string found = on_path(known.program, path); !found.empty())
+      return RuntimeProgram{known.runtime, std::move(found)};
     names += (names.empty() ? "" : ", ") + std::string(known.program);
   }
   return Error(Code::kInvalid, fmt::format("{}: there is no {} on PATH to run the image with; install it, or "
@@ -73,24 +70,36 @@ std::string installation_folder(const record::LaunchPlan& plan) {
   return std::filesystem::path(plan.rank_program).parent_path().parent_path().string();
 }
 
+std::vector<std::pair<std::string, std::string>> pyxis_words(const spec::JobSpec& spec,
+                                                             const std::string& working_directory,
+                                                             std::vector<std::string> folders,
+                                                             const std::set<std::string>& names) {
+  std::sort(folders.begin(), folders.end());
+  folders.erase(std::unique(folders.begin(), folders.end()), folders.end());
+  std::vector<std::string> mounts;
+  for (const std::string& folder : folders) mounts.push_back(folder + ":" + folder);
+  for (const std::string& text : spec.container.mounts) {
+    const spec::Mount mount = spec::parse_mount(text);
+    mounts.push_back(mount.source + ":" + mount.target + (mount.read_only ? ":ro" : ""));
+  }
+  return {{"image", pyxis_image(spec.container.image, working_directory)},
+          {"mounts", fmt::format("{}", fmt::join(mounts, ","))},
+          {"workdir", working_directory},
+          {"env", fmt::format("{}", fmt::join(names, ","))}};
+}
+
 std::vector<std::string> pyxis_options(const spec::JobSpec& spec, const record::LaunchPlan& plan,
                                        const std::map<std::string, std::string>& variables) {
-  std::string mounts, names;
   std::vector<std::string> folders = {installation_folder(plan), plan.run_directory, plan.working_directory};
   if (const auto cache = plan.variables.find("SHARDRUN_COMPILE_CACHE"); cache != plan.variables.end())
     folders.push_back(cache->second);
-  std::sort(folders.begin(), folders.end());
-  folders.erase(std::unique(folders.begin(), folders.end()), folders.end());
-  for (const std::string& folder : folders)
-    mounts += fmt::format("{}{}:{}", mounts.empty() ? "" : ",", folder, folder);
-  for (const std::string& text : spec.container.mounts) {
-    const spec::Mount mount = spec::parse_mount(text);
-    mounts += fmt::format(",{}:{}{}", mount.source, mount.target, mount.read_only ? ":ro" : "");
-  }
-  for (const auto& [name, value] : variables) names += (names.empty() ? "" : ",") + name;
-  for (const auto& [name, value] : spec.environment) names += (names.empty() ? "" : ",") + name;
-  return {"--container-image=" + pyxis_image(spec, plan), "--container-mounts=" + mounts,
-          "--container-workdir=" + plan.working_directory, "--container-env=" + names};
+  std::set<std::string> names;
+  for (const auto& [name, value] : variables) names.insert(name);
+  for (const auto& [name, value] : spec.environment) names.insert(name);
+  std::vector<std::string> options;
+  for (const auto& [end, value] : pyxis_words(spec, plan.working_directory, std::move(folders), names))
+    options.push_back(fmt::format("--container-{}={}", end, value));
+  return options;
 }
 
 }  // namespace shardrun::contract

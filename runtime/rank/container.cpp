@@ -57,10 +57,10 @@ void add_charliecloud(const spec::JobSpec& spec, const std::string& working_dire
 
 }  // namespace
 
-Result<ContainedProgram> contain(const spec::JobSpec& spec, ContainerRuntime runtime,
+Result<ContainedProgram> contain(const spec::JobSpec& spec, const contract::RuntimeProgram& runtime,
                                  const std::map<std::string, std::string>& variables,
                                  const std::string& working_directory, std::span<const std::string> folders) {
-  const bool charliecloud = runtime == ContainerRuntime::kCharliecloud;
+  const bool charliecloud = runtime.kind == ContainerRuntime::kCharliecloud;
   std::vector<std::string> visible = {"/dev", "/proc", "/sys"};
   if (charliecloud) visible.emplace_back("/tmp");
   const auto mounts = mounts_of(spec, folders, visible);
@@ -75,13 +75,14 @@ Result<ContainedProgram> contain(const spec::JobSpec& spec, ContainerRuntime run
                              spec.origin("container"), mount.source));
   }
   ContainedProgram program;
-  program.argv.emplace_back(contract::program_of(runtime));
+  program.argv.push_back(runtime.path);
   if (charliecloud) {
     add_charliecloud(spec, working_directory, mounts, program.argv);
   } else {
     add_apptainer(spec, working_directory, mounts, program.argv);
-    const char* prefix = runtime == ContainerRuntime::kApptainer ? "APPTAINERENV_" : "SINGULARITYENV_";
-    for (const auto& [name, value] : variables) program.environment[prefix + name] = value;
+    const std::string name_of_it = runtime.kind == ContainerRuntime::kApptainer ? "APPTAINER" : "SINGULARITY";
+    for (const auto& [name, value] : variables) program.environment[name_of_it + "ENV_" + name] = value;
+    program.environment[name_of_it + "_NO_EVAL"] = "true";  // or a shell of its own expands the values
   }
   program.argv.insert(program.argv.end(), spec.program.command.begin(), spec.program.command.end());
   return program;

@@ -14,20 +14,21 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/contract/container_runtime.h"
 #include "runtime/spec/job_spec.h"
 
 namespace shardrun::rank {
 
 struct ContainedProgram {
   std::vector<std::string> argv;
-  // To be set beside `variables`, so that those win over the image's own.
+  // To be set beside `variables`, so that those win over the image's own, as they stand.
   std::map<std::string, std::string> environment;
 };
 
 // `variables` are what the rank was given and the program must see. `folders` are absolute and are mounted where
 // they are; one that the runtime mounts itself, or that lies in another, is not mounted twice. kInvalid when a
 // folder cannot be mounted.
-base::Result<ContainedProgram> contain(const spec::JobSpec& spec, spec::ContainerRuntime runtime,
+base::Result<ContainedProgram> contain(const spec::JobSpec& spec, const contract::RuntimeProgram& runtime,
                                        const std::map<std::string, std::string>& variables,
                                        const std::string& working_directory,
                                        std::span<const std::string> folders);

@@ -93,13 +93,11 @@ Result<Variables> apply_environment(const contract::RankJob& job, bool command) 
   return given;
 }
 
-// Returns the command, or what runs it in its image.
-Result<std::vector<std::string>> command_of(const contract::RankJob& job, const Variables& variables) {
-  // By pyxis the whole rank is in its image already.
-  if (!job.spec.container.is_given() || job.spec.container.runtime == spec::ContainerRuntime::kPyxis)
-    return behind_setup(job.spec.program.setup, job.spec.program.command);
+// Returns what runs the command in its image, and sets the variables of both.
+Result<std::vector<std::string>> contained_command(const contract::RankJob& job) {
   const auto environment = contract::process_environment();
-  ASSIGN_OR_RETURN(auto runtime, contract::find_container_runtime(job.spec, environment));
+  ASSIGN_OR_RETURN(const auto runtime, contract::find_container_runtime(job.spec, environment));
+  ASSIGN_OR_RETURN(const auto variables, apply_environment(job, /*command=*/true));
   const auto cache = job.plan.variables.find("SHARDRUN_COMPILE_CACHE");
   const std::string folders[] = {job.plan.working_directory, job.env.run_directory,
                                  cache == job.plan.variables.end() ? "" : cache->second,
@@ -114,8 +112,11 @@ Result<std::vector<std::string>> command_of(const contract::RankJob& job, const 
 Result<std::vector<std::string>> program_of(const contract::RankJob& job,
                                             Result<std::string> (*find_runtime)(), int progress_fd) {
   const bool command = !job.spec.program.command.empty();
-  ASSIGN_OR_RETURN(const auto variables, apply_environment(job, command));
-  if (command) return command_of(job, variables);
+  // By pyxis the whole rank is in its image already.
+  const bool pyxis = job.spec.container.runtime == spec::ContainerRuntime::kPyxis;
+  if (job.spec.container.is_given() && !pyxis) return contained_command(job);
+  RETURN_IF_ERROR(apply_environment(job, command));
+  if (command) return behind_setup(job.spec.program.setup, job.spec.program.command);
   ASSIGN_OR_RETURN(const auto runtime, find_runtime());
   return std::vector<std::string>{runtime, contract::kTrainWord, SHARDRUN_VERSION,
                                   std::to_string(progress_fd)};

@@ -40,45 +40,49 @@ TEST_CASE(
   spec.resources.gpus_per_node = 8;
   const Argv folders = {"/w", "/w/runs/x/1", "/fsx/cache", "/spool/pmix.1.0"};
 
-  const auto program = rank::contain(spec, ContainerRuntime::kApptainer,
+  const auto program = rank::contain(spec, {ContainerRuntime::kApptainer, "/opt/bin/apptainer"},
                                      {{"RANK", "3"}, {"A_TOKEN", "s3cret"}}, "/w", folders);
 
   REQUIRE(program);
   CHECK_EQ(program->argv,
-           Argv{"apptainer", "exec", "--nv", "--pwd", "/w", "--bind", "/w:/w", "--bind",
+           Argv{"/opt/bin/apptainer", "exec", "--nv", "--pwd", "/w", "--bind", "/w:/w", "--bind",
                 "/fsx/cache:/fsx/cache", "--bind", "/spool/pmix.1.0:/spool/pmix.1.0", "--bind", "/data:/data",
                 "--bind", "/a:/b:ro", "--writable-tmpfs", "/i/x.sif", "python3", "a b"});
   CHECK_EQ(program->environment, std::map<std::string, std::string>{{"APPTAINERENV_RANK", "3"},
-                                                                    {"APPTAINERENV_A_TOKEN", "s3cret"}});
+                                                                    {"APPTAINERENV_A_TOKEN", "s3cret"},
+                                                                    {"APPTAINER_NO_EVAL", "true"}});
 }
 
 TEST_CASE("container: without GPUs there is no --nv, and singularity has its own prefix") {
-  const auto program = rank::contain(job("image = \"x.sif\"\n"), ContainerRuntime::kSingularity,
-                                     {{"RANK", "3"}}, "/w", Argv{"/w", "", "/tmp/run"});
+  const auto program =
+      rank::contain(job("image = \"x.sif\"\n"), {ContainerRuntime::kSingularity, "/s/singularity"},
+                    {{"RANK", "3"}}, "/w", Argv{"/w", "", "/tmp/run"});
 
-  CHECK_EQ(program->argv, Argv{"singularity", "exec", "--pwd", "/w", "--bind", "/w:/w", "--bind",
+  CHECK_EQ(program->argv, Argv{"/s/singularity", "exec", "--pwd", "/w", "--bind", "/w:/w", "--bind",
                                "/tmp/run:/tmp/run", "x.sif", "python3", "a b"});
   CHECK_EQ(program->environment.count("SINGULARITYENV_RANK"), 1);
+  CHECK_EQ(program->environment.at("SINGULARITY_NO_EVAL"), "true");
 }
 
 TEST_CASE("container: charliecloud is told where to start, and mounts nothing twice that it mounts itself") {
   const auto spec = job("image = \"/i\"\nmounts = [\"/usr\", \"/fsx\"]\n");
 
-  const auto program = rank::contain(spec, ContainerRuntime::kCharliecloud, {{"RANK", "3"}}, "/fsx/w",
-                                     Argv{"/fsx/w", "/tmp/pmix", "/scratch/x/run"});
+  const auto program =
+      rank::contain(spec, {ContainerRuntime::kCharliecloud, "/usr/bin/ch-run"}, {{"RANK", "3"}}, "/fsx/w",
+                    Argv{"/fsx/w", "/tmp/pmix", "/scratch/x/run"});
 
   REQUIRE(program);
-  CHECK_EQ(program->argv, Argv{"ch-run", "--cd=/fsx/w", "--bind=/scratch/x/run:/scratch/x/run",
+  CHECK_EQ(program->argv, Argv{"/usr/bin/ch-run", "--cd=/fsx/w", "--bind=/scratch/x/run:/scratch/x/run",
                                "--bind=/usr:/usr", "--bind=/fsx:/fsx", "/i", "--", "python3", "a b"});
   CHECK(program->environment.empty());
 }
 
 TEST_CASE("container: a folder that cannot be mounted is refused by name") {
   const auto apptainer =
-      rank::contain(job("image = \"x\"\n"), ContainerRuntime::kApptainer, {}, "/w,1", Argv{"/w,1"});
+      rank::contain(job("image = \"x\"\n"), {ContainerRuntime::kApptainer, "a"}, {}, "/w,1", Argv{"/w,1"});
   CHECK_NE(apptainer.error().to_string().find("/w,1 cannot be mounted"), std::string::npos);
   const auto read_only = rank::contain(job("image = \"x\"\nmounts = [\"/a:/a:ro\"]\n"),
-                                       ContainerRuntime::kCharliecloud, {}, "/w", Argv{});
+                                       {ContainerRuntime::kCharliecloud, "c"}, {}, "/w", Argv{});
   CHECK_NE(read_only.error().to_string().find("charliecloud mounts /a for writing"), std::string::npos);
 }
 
@@ -92,10 +96,12 @@ TEST_CASE(
            "it, or remove "
            "[container]");
   add_program(folder / "ch-run");
-  CHECK_EQ(*contract::find_container_runtime(job("image = \"x\"\n"), path_of(folder.path())),
-           ContainerRuntime::kCharliecloud);
+  const auto only = contract::find_container_runtime(job("image = \"x\"\n"), path_of(folder.path()));
+  REQUIRE(only);
+  CHECK_EQ(only->kind, ContainerRuntime::kCharliecloud);
+  CHECK_EQ(only->path, folder / "ch-run");
   add_program(folder / "apptainer");
-  CHECK_EQ(*contract::find_container_runtime(job("image = \"x\"\n"), path_of(folder.path())),
+  CHECK_EQ(contract::find_container_runtime(job("image = \"x\"\n"), path_of(folder.path()))->kind,
            ContainerRuntime::kApptainer);
   CHECK_EQ(contract::find_container_runtime(job("image = \"x\"\nruntime = \"singularity\"\n"),
                                             path_of(folder.path()))
@@ -104,7 +110,8 @@ TEST_CASE(
                .find("job.toml:6:11: there is no singularity on PATH"),
            0);
   CHECK_EQ(
-      *contract::find_container_runtime(job("image = \"x\"\nruntime = \"pyxis\"\n"), path_of(folder.path())),
+      contract::find_container_runtime(job("image = \"x\"\nruntime = \"pyxis\"\n"), path_of(folder.path()))
+          ->kind,
       ContainerRuntime::kPyxis);
 }
 
