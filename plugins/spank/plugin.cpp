@@ -135,11 +135,9 @@ int settle_option(spank_t spank, bool is_srun) {
   if (value.empty()) return ESPANK_SUCCESS;
   const auto spec = check_job(value);
   if (!spec) return refuse(spec.error());
-  if (is_srun && spec->container.is_given() && !environment(kPyxisStepVariable)) {
-    return refuse(
-        Error(Code::kInvalid, spec->origin("container") +
-                                  ": this srun has no pyxis to run the image with; ask the administrator "
-                                  "for it, or use `shardrun submit` with another runtime"));
+  if (is_srun) {
+    if (const auto possible = check_here(*spec, environment, current_directory()); !possible)
+      return refuse(possible.error());
   }
   const std::string path = absolute_spec(value, current_directory());
   ::setenv(kStepVariable, path.c_str(), /*overwrite=*/1);

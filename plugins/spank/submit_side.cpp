@@ -1,10 +1,18 @@
 #include "plugins/spank/submit_side.h"
 
+#include <unistd.h>
+
+#include <set>
+
 #include <fmt/format.h>
 
 #include "launcher/cluster/load_job.h"
 #include "launcher/plan/launch_plan.h"
+#include "launcher/plan/precompile.h"
+#include "plugins/spank/option.h"
 #include "runtime/base/trust.h"
+#include "runtime/contract/compile_cache.h"
+#include "runtime/contract/container_runtime.h"
 
 namespace shardrun::spank {
 
@@ -14,23 +22,31 @@ using base::Result;
 
 namespace {
 
-// Pyxis lets the image's variables win over those that are not named to it, and starts in the image's folder unless it
-// is told another.
-void add_pyxis_options(const spec::JobSpec& spec, const std::string& working_directory,
-                       std::map<std::string, std::string>& wanted) {
-  const std::string prefix = "SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_container_";
-  std::string mounts = working_directory + ":" + working_directory, names;
-  for (const std::string& text : spec.container.mounts) {
-    const spec::Mount mount = spec::parse_mount(text);
-    mounts += "," + mount.source + ":" + mount.target + (mount.read_only ? ":ro" : "");
-  }
-  auto variables = contract::child_environment({}, {}, [](const std::string&) { return std::nullopt; });
-  for (const auto& [name, value] : spec.environment) variables[name];
-  for (const auto& [name, value] : variables) names += (names.empty() ? "" : ",") + name;
-  wanted[prefix + "image"] = spec.container.image;
-  wanted[prefix + "mounts"] = mounts;
-  wanted[prefix + "workdir"] = working_directory;
-  wanted[prefix + "env"] = names;
+// Returns the cache of compiled code that the ranks are told of; "" where there is none.
+std::string cache_of(const spec::JobSpec& spec, const contract::EnvironmentLookup& environment,
+                     const std::string& working_directory) {
+  if (!launcher::compiles_by_command(spec)) return "";
+  auto folder = contract::compile_cache_folder(spec, working_directory, environment);
+  return folder ? std::move(folder).value() : "";
+}
+
+// Pyxis lets the image's variables win over those that are not named to it, starts in the image's folder unless it is told
+// another, and starts nothing where a folder to be mounted is missing.
+void add_pyxis_options(const spec::JobSpec& spec, const contract::EnvironmentLookup& environment,
+                       const std::string& working_directory, std::map<std::string, std::string>& wanted) {
+  std::vector<std::string> folders = {working_directory};
+  const std::string cache = cache_of(spec, environment, working_directory);
+  if (!cache.empty() && ::access(cache.c_str(), F_OK) == 0) folders.push_back(cache);
+  std::set<std::string> names = {"SHARDRUN_ATTEMPT", "SHARDRUN_MASTER_ADDR", "SHARDRUN_MASTER_PORT",
+                                 "SHARDRUN_RANK_BATCH", "SHARDRUN_LAST_MICRO_BATCH"};
+  for (const auto& [name, value] :
+       contract::child_environment({}, {}, [](const std::string&) { return std::nullopt; }))
+    names.insert(name);
+  if (!cache.empty())
+    for (const auto& [name, value] : launcher::cache_variables(cache)) names.insert(name);
+  for (const auto& [name, value] : spec.environment) names.insert(name);
+  for (const auto& [end, value] : contract::pyxis_words(spec, working_directory, std::move(folders), names))
+    wanted["SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_container_" + end] = value;
 }
 
 }  // namespace
@@ -61,15 +77,41 @@ Result<spec::JobSpec> check_job(const std::string& path) {
 
 std::vector<std::string> sections_without_effect(const spec::JobSpec& spec) {
   std::vector<std::string> lines;
-  for (const auto& [section, owner] :
-       {std::pair("fault_tolerance", "nobody supervises the tasks of a plain srun"),
-        std::pair("precompile", "nothing is compiled before a plain srun"),
-        std::pair("logging", "the output of a plain srun is srun's")}) {
-    if (!spec.origins.contains(section)) continue;
-    lines.push_back(fmt::format("{}: [{}] has no effect: {}; `shardrun submit` does it", spec.origin(section),
-                                section, owner));
+  constexpr const char* kPlaces[][3] = {
+      {"resources.exclude", "[resources] exclude", "srun takes it on its command line alone"},
+      {"slurm", "[slurm]", "a plain srun is told these options by its user"},
+      {"program.setup", "[program] setup", "srun runs what stands behind its options"},
+      {"program.snapshot", "[program] snapshot", "a plain srun runs where it was started"},
+      {"container.arguments", "[container] arguments", "pyxis has no arguments of its own"},
+      {"fault_tolerance", "[fault_tolerance]", "nobody supervises the tasks of a plain srun"},
+      {"precompile", "[precompile]", "nothing is compiled before a plain srun"},
+      {"logging", "[logging]", "the output of a plain srun is srun's"}};
+  for (const auto& [key, name, reason] : kPlaces) {
+    if (!spec.origins.contains(key)) continue;
+    lines.push_back(
+        fmt::format("{}: {} has no effect: {}; `shardrun submit` does it", spec.origin(key), name, reason));
   }
   return lines;
+}
+
+Result<void> check_here(const spec::JobSpec& spec, const contract::EnvironmentLookup& environment,
+                        const std::string& working_directory) {
+  const std::string cache = cache_of(spec, environment, working_directory);
+  if (!cache.empty()) {
+    if (auto ours = base::refuse_if_others_make(cache); !ours)
+      return std::move(ours).error().context(spec.origin("precompile.cache") + ": compiled code is run");
+  }
+  if (!spec.container.is_given()) return {};
+  if (!environment(kPyxisStepVariable))
+    return Error(Code::kInvalid, spec.origin("container") +
+                                     ": this srun has no pyxis to run the image with; ask the administrator "
+                                     "for it, or use `shardrun submit` with another runtime");
+  for (const std::string& folder : {working_directory, cache})
+    if (!spec::can_be_mounted(folder))
+      return Error(Code::kInvalid,
+                   fmt::format("{}: {} cannot be mounted in a container; use a path without : and ,",
+                               spec.origin("container"), folder));
+  return {};
 }
 
 std::map<std::string, std::string> srun_defaults(const spec::JobSpec& spec,
@@ -97,7 +139,7 @@ std::map<std::string, std::string> srun_defaults(const spec::JobSpec& spec,
     if (resources.exclusive) wanted["SLURM_EXCLUSIVE"] = "exclusive";
     if (resources.gpus_per_node > 0) wanted["SLURM_GPUS_PER_NODE"] = std::to_string(resources.gpus_per_node);
   }
-  if (spec.container.is_given()) add_pyxis_options(spec, working_directory, wanted);
+  if (spec.container.is_given()) add_pyxis_options(spec, environment, working_directory, wanted);
   std::erase_if(wanted, [&](const auto& item) { return environment(item.first).has_value(); });
   return wanted;
 }

@@ -19,8 +19,13 @@ namespace shardrun::spank {
 // has its own program, and for a job whose container would have to be started by another runtime than pyxis.
 base::Result<spec::JobSpec> check_job(const std::string& path);
 
-// Returns one line for each section that asks for what no task of srun has.
+// Returns one line for each section or key that asks for what no task of srun has.
 std::vector<std::string> sections_without_effect(const spec::JobSpec& spec);
+
+// Refuses what this srun or this place cannot give to the tasks: an image without pyxis or with a folder that cannot be mounted
+// (kInvalid), and a cache of compiled code that others can write (kRefused). `working_directory` is absolute.
+base::Result<void> check_here(const spec::JobSpec& spec, const contract::EnvironmentLookup& environment,
+                              const std::string& working_directory);
 
 // Returns variables that srun, and pyxis in it, read as options, for what `environment` does not say already. Nothing
 // is asked of an allocation that exists; options on the command line win over all. `working_directory` is absolute.

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <filesystem>
 
 #include <doctest/doctest.h>
 
@@ -156,6 +157,59 @@ TEST_CASE("submit side: an image goes to pyxis, with the names of what a rank is
     CHECK_NE(names.find(std::string(",") + name + ","), std::string::npos);
 }
 
+TEST_CASE("submit side: pyxis is told of a file and of the cache of compiled code as under shardrun run") {
+  const tests::Folder folder;
+  std::filesystem::create_directory(folder / "cache");
+  const auto spec = spec::parse_job_spec(
+      std::string(kJob) +
+          "[container]\nimage = \"x.sqsh\"\n[precompile]\ncommand = [\"true\"]\ncache = \"cache\"\n",
+      "job.toml");
+  REQUIRE(spec);
+
+  const Variables defaults = spank::srun_defaults(*spec, lookup_in({}), folder.path());
+
+  const std::string pyxis = "SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_container_";
+  CHECK_EQ(defaults.at(pyxis + "image"), folder / "x.sqsh");
+  CHECK_EQ(defaults.at(pyxis + "mounts"),
+           folder.path() + ":" + folder.path() + "," + (folder / "cache") + ":" + (folder / "cache"));
+  const std::string names = "," + defaults.at(pyxis + "env") + ",";
+  for (const char* name : {"TRITON_CACHE_DIR", "SHARDRUN_RANK_BATCH", "SHARDRUN_MASTER_PORT"})
+    CHECK_NE(names.find(std::string(",") + name + ","), std::string::npos);
+}
+
+TEST_CASE("submit side: an image is refused without pyxis, and in a folder that no list of mounts can have") {
+  const auto spec = spec::parse_job_spec(std::string(kJob) + "[container]\nimage = \"x\"\n", "job.toml");
+  const auto with_pyxis = lookup_in({{spank::kPyxisStepVariable, "x"}});
+  REQUIRE(spec);
+
+  CHECK(spank::check_here(*spec, with_pyxis, "/w"));
+  CHECK_EQ(spank::check_here(*spec, lookup_in({}), "/w")
+               .error()
+               .to_string()
+               .find("job.toml:11:1: this srun has no pyxis"),
+           0);
+  CHECK_EQ(spank::check_here(*spec, with_pyxis, "/w,1")
+               .error()
+               .to_string()
+               .find("job.toml:11:1: /w,1 cannot be mounted"),
+           0);
+}
+
+TEST_CASE("submit side: a cache of compiled code that others can write is refused") {
+  const tests::Folder folder;
+  std::filesystem::create_directory(folder / "cache");
+  const auto spec = spec::parse_job_spec(
+      std::string(kJob) + "[precompile]\ncommand = [\"true\"]\ncache = \"cache\"\n", "job.toml");
+  REQUIRE(spec);
+  CHECK(spank::check_here(*spec, lookup_in({}), folder.path()));
+
+  std::filesystem::permissions(folder / "cache", std::filesystem::perms::all);
+
+  const auto refused = spank::check_here(*spec, lookup_in({}), folder.path());
+  CHECK_EQ(refused.error().code(), base::Code::kRefused);
+  CHECK_NE(refused.error().to_string().find("job.toml:13:9: compiled code is run"), std::string::npos);
+}
+
 TEST_CASE("submit side: an image that only another runtime could start is refused") {
   const tests::Folder folder;
   const std::string spec = folder.file(
@@ -185,6 +239,24 @@ TEST_CASE("submit side: sections that only shardrun's own conductor obeys are na
            std::vector<std::string>{
                "job.toml:11:1: [fault_tolerance] has no effect: nobody supervises the tasks of a "
                "plain srun; `shardrun submit` does it"});
+}
+
+TEST_CASE("submit side: keys that a plain srun cannot obey are named, too") {
+  const auto spec =
+      spec::parse_job_spec(std::string(kJob).replace(std::string(kJob).find("[batch]"), 7,
+                                                     "setup = [\"module load cuda\"]\nsnapshot = "
+                                                     "\"git\"\n[batch]") +
+                               "[slurm]\nmem = \"64G\"\n",
+                           "job.toml", std::vector<std::string>{"resources.exclude=n7"});
+  REQUIRE(spec);
+
+  const std::vector<std::string> lines = spank::sections_without_effect(*spec);
+
+  REQUIRE_EQ(lines.size(), 4);
+  CHECK_NE(lines[0].find(": [resources] exclude has no effect: "), std::string::npos);
+  CHECK_EQ(lines[1].find("job.toml:13:1: [slurm] has no effect: "), 0);
+  CHECK_EQ(lines[2].find("job.toml:8:9: [program] setup has no effect: "), 0);
+  CHECK_EQ(lines[3].find("job.toml:9:12: [program] snapshot has no effect: "), 0);
 }
 
 TEST_CASE("node side: the first host of a node list is that of node 0") {
