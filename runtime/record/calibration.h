@@ -52,11 +52,11 @@ struct CollectiveProbe {
   // one takes.
   Spread seconds;
   double cpu_seconds = 0.0;  // that one costs its rank
-  // The share of its speed that it has while its rank computes, for what moves it waits for a CPU then. Of the largest one of
-  // its kind and group that was measured; smaller ones have the same.
+  // The share of its speed that it has while its rank computes, for what moves it waits for a CPU then. Below 256 KiB a rank this
+  // is the pace of the next larger one of its kind and group.
   double pace = 1.0;
   // How many times cpu_seconds it costs while its rank computes: more where both find cold caches and change places, less where
-  // nobody looks for it without end meanwhile. Of the same one as the pace.
+  // nobody looks for it without end meanwhile. Measured with the pace, and taken from the same size.
   double cpu_beside = 1.0;
 };
 
