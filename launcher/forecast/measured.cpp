@@ -128,6 +128,7 @@ CollectiveSeconds CollectiveCurve::at(double bytes) const {
       between(std::min(volume, volumes_.back()), [](const CollectiveProbe& probe) { return probe.pace; });
   seconds.cpu =
       between(volume, [](const CollectiveProbe& probe) { return probe.cpu_beside * probe.cpu_seconds; });
+  seconds.over_network = points_.front()->among != "node";
   return seconds;
 }
 

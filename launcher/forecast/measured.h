@@ -29,9 +29,10 @@ struct BlockSeconds {
 // One kind of collective by size, of each while two are under way.
 struct CollectiveSeconds {
   double wall = 0.0;
-  double latency = 0.0;  // of it, what the smallest one takes as well
-  double cpu = 0.0;      // that its rank spends on it while it computes
-  double pace = 1.0;     // the share of its speed that it has while its rank computes
+  double latency = 0.0;       // of it, what the smallest one takes as well
+  double cpu = 0.0;           // that its rank spends on it while it computes
+  double pace = 1.0;          // the share of its speed that it has while its rank computes
+  bool over_network = false;  // its bytes take the links between nodes, not a node's memory alone
 };
 
 // Where the ranks of a group are.

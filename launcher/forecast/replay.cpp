@@ -41,6 +41,16 @@ struct Operation {
   bool is_over() const { return latency_left <= 0.0 && bytes_left <= 0.0; }
 };
 
+// How many operations move their bytes over the nodes' links, and how many through a node's memory.
+struct Sharing {
+  double links = 0.0, memory = 0.0;
+
+  void add(const Operation& one) {
+    if (one.latency_left <= 0.0) (one.seconds.over_network ? links : memory) += 1.0;
+  }
+  double of(const Operation& one) const { return std::max(1.0, one.seconds.over_network ? links : memory); }
+};
+
 // What a rank does: computing on its main thread, at its share of the CPUs, and collectives beside it. It holds what is under
 // way and what waits for that, and forgets what is over, so that a step of many micro-steps costs each of them the same.
 class Timeline {
@@ -90,10 +100,10 @@ class Timeline {
   }
 
   // Shares of an operation's current part that a second does. Two were under way when it was measured: nothing keeps the
-  // latencies of two from passing at once, so that one's is twice what each added, and bytes are shared.
-  static double rate(const Operation& one, double sharing, bool computing) {
+  // latencies of two from passing at once, so that one's is twice what each added, and what their bytes go through is shared.
+  static double rate(const Operation& one, const Sharing& sharing, bool computing) {
     const CollectiveSeconds& s = one.seconds;
-    const double part = one.latency_left > 0.0 ? 2.0 * s.latency : (s.wall - s.latency) * sharing;
+    const double part = one.latency_left > 0.0 ? 2.0 * s.latency : (s.wall - s.latency) * sharing.of(one);
     return part > 0.0 ? (computing ? s.pace : 1.0) / part : kNever;
   }
 
@@ -107,12 +117,11 @@ class Timeline {
 
   // To the next event; returns the seconds of CPU that were computed, at most `wanted`.
   double advance(bool computing, double wanted) {
-    double sharing = 0.0, taken = 0.0;
-    for (const Operation& one : running_)
-      if (one.latency_left <= 0.0) sharing += 1.0;
-    double until = kNever;
+    Sharing sharing;
+    for (const Operation& one : running_) sharing.add(one);
+    double until = kNever, taken = 0.0;
     for (const Operation& one : running_) {
-      const double speed = rate(one, std::max(1.0, sharing), computing);
+      const double speed = rate(one, sharing, computing);
       const double left = one.latency_left > 0.0 ? one.latency_left : one.bytes_left;
       until = std::min(until, speed == kNever ? 0.0 : left / speed);
       taken += taken_by(one, speed);
@@ -120,11 +129,11 @@ class Timeline {
     constexpr double kLeast = 0.05;  // of its share, that computing keeps
     const double speed = std::max(kLeast * cpu_share_, cpu_share_ - taken);
     if (computing) until = std::min(until, wanted / speed);
-    move(until, std::max(1.0, sharing), computing);
+    move(until, sharing, computing);
     return computing ? until * speed : 0.0;
   }
 
-  void move(double seconds, double sharing, bool computing) {
+  void move(double seconds, const Sharing& sharing, bool computing) {
     constexpr double kDone = 1e-9;
     now_ += seconds;
     std::array<bool, kChannels> freed{};

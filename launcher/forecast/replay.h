@@ -1,7 +1,7 @@
 // A training step on a measured machine: the plan that the sharding engine executes (runtime/plan/step.h), timed event by
-// event. One rank's main thread computes, starts and awaits; the collectives in flight share the network and take CPUs
-// from computing. All ranks do the same at the same time. Two operations of a communicator run at once, later ones queue
-// (plugins/abi/comm_v1.h).
+// event. One rank's main thread computes, starts and awaits; the collectives in flight share the network, or a node's memory
+// where they stay within it, and take CPUs from computing. All ranks do the same at the same time. Two operations of a
+// communicator run at once, later ones queue (plugins/abi/comm_v1.h).
 //
 // Thread rule: pure functions.
 #pragma once

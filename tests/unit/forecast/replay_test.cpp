@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <random>
+#include <string_view>
 
 #include "runtime/plan/step.h"
 #include "tests/support/step_sentences.h"
@@ -146,6 +147,32 @@ TEST_CASE("replay: a network that is far too slow takes the time of all that is 
   const double bytes_alone = 1000.0 * kSecondsPerByte * (gathered + reduced) / 2.0;
   CHECK(step.seconds > bytes_alone);
   CHECK(step.seconds < bytes_alone + 12.0 * 1000.0 * kLatency + 0.1);
+}
+
+TEST_CASE("replay: what the ranks of a node exchange leaves the links to what the nodes exchange") {
+  constexpr double kSlow = 1e-6;  // seconds a byte, so that nothing else takes time
+  Calibration calibration = known();
+  calibration.ranks_per_node = calibration.cpus_per_node = 2;
+  calibration.collectives.clear();
+  for (const std::string_view among : {"node", "network", "all"})
+    for (const std::string_view kind : {"all_gather", "reduce_scatter", "all_reduce"})
+      for (const int64_t bytes : {2, 8000000}) {
+        const double sent = static_cast<double>(bytes) / (kind == "all_reduce" ? 1.0 : 2.0);
+        calibration.collectives.push_back(
+            {std::string(kind), std::string(among), 2, among == "all" ? 4 : 2, bytes, exactly(kSlow * sent)});
+      }
+  ReplayQuestion question = job(2, 2);
+  question.ranks_per_node = 2;
+
+  const StepForecast step = replay(calibration, question);
+
+  // Were the links shared with them, it would take node + network. A sum of replicas begins when its block's gradients are reduced,
+  // two blocks at a time, and then passes beside the reductions that follow.
+  const double node = kSlow * (step.volumes.gather + step.volumes.reduce),
+               network = kSlow * step.volumes.replica;
+  CHECK_GT(network, 0.5 * node);
+  CHECK_GT(step.seconds, node + kSlow * 2.0 * question.model.table_parameters());
+  CHECK_LT(step.seconds, node + 0.75 * network);
 }
 
 TEST_CASE("replay: nodes that share a machine compute at the same time, each at its share") {
