@@ -203,32 +203,59 @@ std::optional<Alarm> WatchRules::find_silence(double now) const {
     const double unacknowledged = now - signs[node].last_acknowledged;
     const bool is_there = unacknowledged < policy_.node_timeout_seconds - contract::kBeatSeconds;
     if (is_there && quiet < kStarvedShare * policy_.node_timeout_seconds) continue;
+    const std::vector<std::string> beside = silent_beside(node, signs, now);
+    if (auto alarm = find_cut_off(beside, signs, now)) return alarm;
+    const bool is_half = 2 * (beside.size() + 1) >= watched_nodes(signs);
     Alarm alarm{"node_lost",
                 rank.node,
                 {},
                 fmt::format("node {} is lost: no sign of life for {:.1f} s", rank.node, quiet),
                 signs[node].last_heard,
-                silent_beside(node, signs, now)};
+                is_half ? std::vector<std::string>{} : beside};
     if (!alarm.also_lost.empty()) alarm.line += fmt::format(", nor of {}", fmt::join(alarm.also_lost, ", "));
     return alarm;
   }
   return std::nullopt;
 }
 
+// Returns the nodes that are as silent as the lost one, or nearly so.
 std::vector<std::string> WatchRules::silent_beside(size_t lost, const std::vector<NodeSign>& signs,
                                                    double now) const {
   std::vector<std::string> silent;
-  size_t watched = 0;
   for (size_t node = 0; node < signs.size(); ++node) {
-    if (signs[node].watched == 0) continue;
-    ++watched;
     const NodeSign& sign = signs[node];
     const double last_sign = std::max(sign.last_heard, sign.last_acknowledged);
-    if (node != lost && now - last_sign >= kLeaseShare * policy_.node_timeout_seconds)
+    if (node != lost && sign.watched > 0 && now - last_sign >= kLeaseShare * policy_.node_timeout_seconds)
       silent.push_back(nodes_[node]);
   }
   std::sort(silent.begin(), silent.end());
-  return 2 * (silent.size() + 1) >= watched ? std::vector<std::string>{} : silent;
+  return silent;
+}
+
+// Several nodes at once, and at most one is heard, which as a rule is our own: no node is to blame, and none is left out later.
+std::optional<Alarm> WatchRules::find_cut_off(const std::vector<std::string>& beside,
+                                              const std::vector<NodeSign>& signs, double now) const {
+  if (beside.empty() || beside.size() + 2 < watched_nodes(signs)) return std::nullopt;
+  std::string others;
+  double last_heard = 0.0;
+  for (size_t node = 0; node < signs.size(); ++node) {
+    if (signs[node].watched == 0) continue;
+    const bool is_heard = now - signs[node].last_heard < kLeaseShare * policy_.node_timeout_seconds;
+    if (is_heard) others = " but " + nodes_[node];
+    if (!is_heard) last_heard = std::max(last_heard, signs[node].last_heard);
+  }
+  return Alarm{"node_lost",
+               "",
+               {},
+               fmt::format("the conductor hears no node{} for {:.1f} s: the link of its own machine, or the "
+                           "network between the nodes",
+                           others, now - last_heard),
+               last_heard};
+}
+
+size_t WatchRules::watched_nodes(const std::vector<NodeSign>& signs) {
+  return static_cast<size_t>(
+      std::count_if(signs.begin(), signs.end(), [](const NodeSign& sign) { return sign.watched > 0; }));
 }
 
 bool WatchRules::is_anybody_silent(double now, double seconds) const {

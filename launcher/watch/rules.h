@@ -2,7 +2,8 @@
 //
 //   a node is lost       none of its ranks has been heard for node_timeout; lost with it are others that have been
 //                        silent for kLeaseShare of that, unless half of all nodes are: then the fault may be on our
-//                        side. While its machine acknowledges what we send, its supervisors get no CPU: it is lost
+//                        side. It is, and no node is named, when several are silent and at most one is heard.
+//                        While its machine acknowledges what we send, its supervisors get no CPU: it is lost
 //                        only after kStarvedShare of node_timeout (docs/decisions/0111)
 //   a rank hangs         its process is stopped (SIGSTOP) for kStoppedSeconds; or only its supervisor is silent; or
 //                        between two steps nothing moves although it waits for nobody
@@ -77,8 +78,8 @@ struct RankWatch {
 };
 
 struct Alarm {
-  std::string kind;  // "hang" or "node_lost"
-  std::string node;
+  std::string kind;                    // "hang" or "node_lost"
+  std::string node;                    // "": nobody's in particular
   std::optional<int> global_rank;      // the culprit, where it is one rank
   std::string line;                    // one line, naming it
   double since = 0.0;                  // time of the last sign of life, or of the last move
@@ -138,6 +139,9 @@ class WatchRules {
   std::optional<Alarm> find_unheard(double now) const;
   std::optional<Alarm> find_silence(double now) const;
   std::vector<std::string> silent_beside(size_t lost, const std::vector<NodeSign>& signs, double now) const;
+  std::optional<Alarm> find_cut_off(const std::vector<std::string>& beside,
+                                    const std::vector<NodeSign>& signs, double now) const;
+  static size_t watched_nodes(const std::vector<NodeSign>& signs);
   std::optional<Alarm> find_stopped(double now) const;
   std::optional<Alarm> find_stuck(double now) const;
   std::optional<Alarm> find_quiet_command(double now) const;

@@ -254,13 +254,45 @@ TEST_CASE("watch: nodes that fall silent together are lost together, unless they
   CHECK(two->line.find("node n1 is lost: no sign of life for ") == 0);
   CHECK(two->line.find(" s, nor of n3") != std::string::npos);
 
+  World half(10, 2);
+  half.run(5.0, 0.5);
+  for (int rank = 4; rank < 10; ++rank) half.silence(rank);
+  const auto one = half.wait(10.0);
+  REQUIRE(one);
+  CHECK(one->kind == "node_lost");
+  CHECK(one->node == "n2");
+  CHECK(one->also_lost.empty());
+}
+
+TEST_CASE(
+    "watch: when no node but one is heard, it is the conductor that is cut off, and no node is to blame") {
   World cut_off(10, 2);
   cut_off.run(5.0, 0.5);
   for (int rank = 2; rank < 10; ++rank) cut_off.silence(rank);
   const auto ours = cut_off.wait(10.0);
   REQUIRE(ours);
   CHECK(ours->kind == "node_lost");
+  CHECK(ours->node.empty());
   CHECK(ours->also_lost.empty());
+  CHECK(
+      ours->line ==
+      "the conductor hears no node but n0 for 4.0 s: the link of its own machine, or the network between the "
+      "nodes");
+
+  World elsewhere(4, 2);
+  elsewhere.run(5.0, 0.5);
+  for (int rank = 0; rank < 4; ++rank) elsewhere.silence(rank);
+  const auto none = elsewhere.wait(10.0);
+  REQUIRE(none);
+  CHECK(none->line.starts_with("the conductor hears no node for 4.0 s: "));
+
+  World two(4, 2);  // of two nodes one is as likely as the other, and the one that is heard can go on
+  two.run(5.0, 0.5);
+  two.silence(2);
+  two.silence(3);
+  const auto other = two.wait(10.0);
+  REQUIRE(other);
+  CHECK(other->node == "n1");
 }
 
 TEST_CASE("watch: a node whose connection was closed has as long, until somebody else speaks for it") {
