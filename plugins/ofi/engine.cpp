@@ -63,7 +63,8 @@ Status Engine::open_endpoints(const OpenOptions& options) {
     endpoints_.push_back(std::move(endpoint));
   }
   if (Status status = Bell::open(cookie_, &bell_); !status.ok()) return status;
-  if (Status status = Liveness::open(address.ipv4, &liveness_); !status.ok()) return status;
+  const auto silence = std::chrono::ceil<std::chrono::seconds>(options.timeout);
+  if (Status status = Liveness::open(address.ipv4, silence, &liveness_); !status.ok()) return status;
   address.liveness_port = liveness_->port();
   packed_address_ = pack(address);
   return {};

@@ -408,6 +408,13 @@ void Engine::hear_links() {
               {news.global_rank}},
              global_rank_);
         break;
+      case Liveness::News::Kind::kSilent:
+        fail({SHARDRUN_COMM_PEER_LOST,
+              fmt::format("lost {}: it no longer answers, or the network between it and {} is cut",
+                          rank_text(news.global_rank), rank_text(global_rank_)),
+              {news.global_rank}},
+             global_rank_);
+        break;
     }
   }
 }

@@ -28,16 +28,6 @@ Status system_error(const char* what) {
   return {SHARDRUN_COMM_IO, fmt::format("{} for the liveness links: {}", what, std::strerror(errno))};
 }
 
-// A machine that loses power sends nothing: ask after 10 s of silence, give up 15 s later.
-void set_link_options(int fd) {
-  const int on = 1, idle_seconds = 10, interval_seconds = 5, probes = 3;
-  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_seconds, sizeof(idle_seconds));
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_seconds, sizeof(interval_seconds));
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-}
-
 sockaddr_in socket_address(uint32_t ipv4, uint16_t port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -48,8 +38,27 @@ sockaddr_in socket_address(uint32_t ipv4, uint16_t port) {
 
 }  // namespace
 
-Status Liveness::open(uint32_t ipv4, std::unique_ptr<Liveness>* liveness) {
+KeepAlive keep_alive(std::chrono::seconds silence) {
+  constexpr int kFewest = 3, kMost = 100;  // the kernel takes 127
+  const KeepAlive least{.idle = 10, .interval = 5, .probes = kFewest};
+  const auto left =
+      static_cast<int>(std::clamp<int64_t>(silence.count() - least.idle, least.interval * kFewest, 32767));
+  const int interval = std::max(least.interval, (left + kMost - 1) / kMost);
+  return {least.idle, interval, (left + interval - 1) / interval};
+}
+
+void Liveness::set_link_options(int fd) const {
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &keep_alive_.idle, sizeof(int));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &keep_alive_.interval, sizeof(int));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &keep_alive_.probes, sizeof(int));
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+Status Liveness::open(uint32_t ipv4, std::chrono::seconds silence, std::unique_ptr<Liveness>* liveness) {
   auto opened = std::unique_ptr<Liveness>(new Liveness());
+  opened->keep_alive_ = keep_alive(silence);
   opened->listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (opened->listener_ < 0) return system_error("socket");
   sockaddr_in address = socket_address(ipv4, 0);
@@ -234,7 +243,9 @@ void Liveness::read_link(Link& link, std::vector<News>* news) {
     const ssize_t count = recv(link.fd, buffer, sizeof(buffer), MSG_DONTWAIT);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (count <= 0) {
-      lose(link, news);
+      const bool is_silent =
+          count < 0 && (errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH);
+      lose(link, news, is_silent ? News::Kind::kSilent : News::Kind::kClosed);
       return;
     }
     link.received.append(buffer, count);
@@ -272,9 +283,9 @@ void Liveness::tell_failure(uint32_t global_rank, const Status& failure) {
   for (Link& link : links_) send_message(link, {LivenessMessage::kFailure, global_rank, failure});
 }
 
-void Liveness::lose(Link& link, std::vector<News>* news) {
+void Liveness::lose(Link& link, std::vector<News>* news, News::Kind kind) {
   if (link.global_rank >= 0 && !link.farewell) {
-    const auto kind = link.welcomed ? News::Kind::kClosed : News::Kind::kFarewell;
+    if (!link.welcomed) kind = News::Kind::kFarewell;
     news->push_back({kind, static_cast<uint32_t>(link.global_rank), {}});
   }
   close_link(link);

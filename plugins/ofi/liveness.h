@@ -25,16 +25,25 @@
 
 namespace shardrun::ofi {
 
+// When the kernel asks whether the other end is there, in seconds, and how often it asks before it gives up.
+struct KeepAlive {
+  int idle = 0, interval = 0, probes = 0;
+};
+// A machine that loses power sends nothing, and neither does one whose link is down for a while: gives up after `silence`, and
+// never before 25 s.
+KeepAlive keep_alive(std::chrono::seconds silence);
+
 class Liveness {
  public:
   // What a link told us.
   struct News {
-    enum class Kind { kClosed, kFarewell, kFailure } kind = Kind::kClosed;
+    enum class Kind { kClosed, kSilent, kFarewell, kFailure } kind = Kind::kClosed;
     uint32_t global_rank = 0;  // whom it is about; for kFailure who said it first
     Status failure;
   };
 
-  static Status open(uint32_t ipv4, std::unique_ptr<Liveness>* liveness);
+  // A rank of which nothing came for `silence` is lost.
+  static Status open(uint32_t ipv4, std::chrono::seconds silence, std::unique_ptr<Liveness>* liveness);
   ~Liveness();
   Liveness(const Liveness&) = delete;
   Liveness& operator=(const Liveness&) = delete;
@@ -73,6 +82,7 @@ class Liveness {
     std::string received;
   };
   Liveness() = default;
+  void set_link_options(int fd) const;
   bool watch(int operation, int fd, uint32_t events) const;  // false: the kernel refuses
   void hear_link(Link& link, std::vector<News>* news);
   void accept_links(std::vector<News>* news);
@@ -80,11 +90,12 @@ class Liveness {
   void forget_closed();
   void send_message(Link& link, const LivenessMessage& message);
   void greet(Link& link);
-  void lose(Link& link, std::vector<News>* news);
+  void lose(Link& link, std::vector<News>* news, News::Kind kind = News::Kind::kClosed);
   void read_link(Link& link, std::vector<News>* news);
   bool take_message(Link& link, std::vector<News>* news);
   void close_link(Link& link);
 
+  KeepAlive keep_alive_;
   int listener_ = -1;
   int set_ = -1;  // an epoll of the listener and the links
   uint16_t port_ = 0;

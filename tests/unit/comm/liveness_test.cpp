@@ -26,6 +26,17 @@ namespace {
 
 const KeyedHash kKey{{1}}, kOtherKey{{2}};
 
+TEST_CASE("liveness: the other end is asked until the limit of an operation, and never for less than 25 s") {
+  const auto of = [](int silence) {
+    const KeepAlive asked = keep_alive(std::chrono::seconds(silence));
+    return std::vector<int>{asked.idle, asked.interval, asked.probes};
+  };
+  CHECK(of(1) == std::vector<int>{10, 5, 3});
+  CHECK(of(300) == std::vector<int>{10, 5, 58});
+  CHECK(of(3600) == std::vector<int>{10, 36, 100});
+  CHECK(of(1'000'000) == std::vector<int>{10, 328, 100});
+}
+
 TEST_CASE("liveness: a message is read at its place alone, whole, and unchanged") {
   const LivenessMessage message{LivenessMessage::kFailure, 3, {5, "lost rank 3", {3, 7}}};
   const LivenessPlace place{2, 4, 9};
@@ -94,7 +105,7 @@ struct Pair {
   Pair() {
     ranks.resize(2);
     for (int rank = 0; rank < 2; ++rank) {
-      REQUIRE(Liveness::open(htonl(INADDR_LOOPBACK), &links[rank]).ok());
+      REQUIRE(Liveness::open(htonl(INADDR_LOOPBACK), std::chrono::seconds(60), &links[rank]).ok());
       ranks[rank].ipv4 = htonl(INADDR_LOOPBACK);
       ranks[rank].liveness_port = links[rank]->port();
     }
