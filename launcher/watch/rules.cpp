@@ -120,7 +120,7 @@ double WatchRules::patience_seconds(const RankWatch& rank) const {
     return std::numeric_limits<double>::infinity();
   }
   const bool stepping = rank.beat.phase == RankPhase::kStepping && step_seconds_.size() >= kFewestSamples;
-  double patience = policy_.slow_phase_seconds;
+  double patience = policy_.slow_phase_seconds + kOwnWordsSeconds;
   if (policy_.hang_timeout_seconds) {
     patience = *policy_.hang_timeout_seconds;
   } else if (stepping) {

@@ -19,10 +19,10 @@
 // "Nothing moves" may last this long: max(kFloorSeconds, 2.5 × the 99th percentile of the step seconds) for the
 // trainer between its steps, so that detection takes at most max(5 s, 3 × p99). A slow step raises no alarm,
 // because a step moves with each of its blocks. hang_timeout replaces this limit. Before the third step and while a
-// checkpoint is waited for, the limit is slow_phase_seconds. A rank in uninterruptible sleep (a dead disk or file
-// server, which a restart does not mend) has at least kStorageSeconds. A command moves when it writes a line or
-// touches its heartbeat file, and hangs only when hang_timeout is given and no rank has moved for that long: most
-// programs write from one rank.
+// checkpoint is waited for, the limit is slow_phase_seconds, which is the ranks' own in a collective, and
+// kOwnWordsSeconds. A rank in uninterruptible sleep (a dead disk or file server, which a restart does not mend) has
+// at least kStorageSeconds. A command moves when it writes a line or touches its heartbeat file, and hangs only when
+// hang_timeout is given and no rank has moved for that long: most programs write from one rank.
 //
 // A straggler is a rank that is busy kStragglerMargin times as long as the median rank in each step, for
 // kStragglerWindows windows of kWindowSeconds one after the other.
@@ -47,7 +47,8 @@ inline constexpr double kFloorSeconds = 3.8;
 inline constexpr double kStoppedSeconds = 3.5;
 inline constexpr double kStartFloorSeconds = 30.0;  // a busy machine may take long to start many processes
 inline constexpr double kStorageSeconds = 120.0;
-inline constexpr double kSilentBeats = 3.0;  // missing in a row
+inline constexpr double kOwnWordsSeconds = 10.0;  // who misses another rank knows best which, and says it
+inline constexpr double kSilentBeats = 3.0;       // missing in a row
 inline constexpr double kStragglerMargin = 1.1;
 inline constexpr double kStragglerFloorSeconds = 0.002;  // less than this is noise, whatever the margin
 inline constexpr double kWindowSeconds = 7.0;

@@ -92,8 +92,11 @@ Result<std::vector<std::string>> Rendezvous::exchange(const std::string& mine, i
   } else {
     std::unique_lock lock(state->mutex);
     if (!state->changed.wait_for(lock, timeout, [&] { return state->done; })) {
-      return Error(Code::kTimeout, fmt::format("not all of {} ranks came to the rendezvous within {:.1f} s",
-                                               world_size, timeout.count() / 1000.0));
+      return Error(
+          Code::kTimeout,
+          fmt::format("not all of {} ranks came to the rendezvous within {:.1f} s: one did not start, or the "
+                      "PMIx servers of two nodes cannot reach each other, as behind a firewall",
+                      world_size, timeout.count() / 1000.0));
     }
     if (state->status != PMIX_SUCCESS) return pmix_error("PMIx_Fence", state->status);
   }
