@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,12 @@ inline data::TokenizerFacts bert_facts(int32_t vocabulary) {
   return {.kind = "wordpiece", .hash = 7, .vocabulary = vocabulary, .special = {1, 2, 3, 0, 4}};
 }
 
+// Writes a token file in the place of one that an earlier call wrote, if any, and returns its path.
 inline std::string token_file(const Folder& folder, const std::string& name,
                               const data::TokenizerFacts& facts,
                               const std::vector<std::vector<int32_t>>& documents) {
   const std::string path = folder / name;
+  std::filesystem::remove(path);
   auto writer = data::TokenFileWriter::create(path, facts);
   REQUIRE(writer);
   for (const auto& document : documents) REQUIRE(writer->append(document));

@@ -66,7 +66,7 @@ class TokenFileWriter {
   // Appends one document; an id that carries no loss is given as its complement, ~id. Empty documents are skipped.
   Result<void> append(std::span<const int32_t> document);
   // Waits until everything is on the disk, then gives the file its final name. kRefused when no document was
-  // appended.
+  // appended, or when a file of that name has appeared meanwhile, which stays.
   Result<void> finish();
 
   int64_t tokens() const { return tokens_; }

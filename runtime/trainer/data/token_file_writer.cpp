@@ -21,6 +21,30 @@ using base::Error;
 namespace {
 constexpr size_t kWriteBytes = size_t{1} << 20;
 static_assert(kWriteBytes % record::kBlockBytes == 0);
+
+// Gives the complete file its name, unless another has got it meanwhile.
+Result<void> place(const std::string& temporary, const std::string& path) {
+  if (::link(temporary.c_str(), path.c_str()) == 0) {
+    ::unlink(temporary.c_str());
+    return {};
+  }
+  const int failure = errno;
+  struct stat status {};
+  // A file server that was asked twice answers that the name is there, when the first answer was lost.
+  if (failure == EEXIST && ::stat(temporary.c_str(), &status) == 0 && status.st_nlink == 2) {
+    ::unlink(temporary.c_str());
+    return {};
+  }
+  if (failure == EEXIST) {
+    return Error(Code::kRefused,
+                 fmt::format("{} was written by another meanwhile; name another folder", path));
+  }
+  // Not every file system has links.
+  if (failure != EPERM && failure != EOPNOTSUPP && failure != ENOSYS)
+    return base::errno_error(Code::kIo, path, failure);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return base::errno_error(Code::kIo, path, errno);
+  return {};
+}
 }  // namespace
 
 Result<TokenFileWriter> TokenFileWriter::create(const std::string& path, const TokenizerFacts& tokenizer) {
@@ -106,7 +130,7 @@ Result<void> TokenFileWriter::finish() {
   RETURN_IF_ERROR(base::write_all(fd_.get(), std::as_bytes(std::span(&header, 1)), path_));
   if (::fchmod(fd_.get(), 0644) != 0 || ::fsync(fd_.get()) != 0)
     return base::errno_error(Code::kIo, temporary_, errno);
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) return base::errno_error(Code::kIo, path_, errno);
+  RETURN_IF_ERROR(place(temporary_, path_));
   fd_.reset();
   const std::string folder = std::filesystem::path(path_).parent_path().string();
   const base::UniqueFd directory(

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -151,4 +153,27 @@ TEST_CASE("token file: an unfinished one leaves nothing behind, and one without 
     CHECK(finished.error().code() == base::Code::kRefused);
   }
   CHECK(std::filesystem::is_empty(folder / ""));
+}
+
+TEST_CASE("token file: of two writers of one name the second to end is refused, and the first's file stays") {
+  const Folder folder;
+  const std::string path = folder / "x";
+  {
+    auto first = TokenFileWriter::create(path, byte_tokenizer_facts());
+    auto second = TokenFileWriter::create(path, byte_tokenizer_facts());
+    REQUIRE(first);
+    REQUIRE(second);
+    REQUIRE(first->append(std::vector<int32_t>{1, 2}));
+    REQUIRE(second->append(std::vector<int32_t>{3, 4, 5}));
+    REQUIRE(first->finish());
+    const auto refused = second->finish();
+    REQUIRE(!refused);
+    CHECK(refused.error().code() == base::Code::kRefused);
+    CHECK_EQ(refused.error().message(), path + " was written by another meanwhile; name another folder");
+  }
+  const std::string bytes = bytes_of(path);
+  const auto file = parse(bytes);
+  REQUIRE(file);
+  CHECK(read_all(*file) == std::vector<int32_t>{1, 2});
+  CHECK_EQ(std::distance(std::filesystem::directory_iterator(folder / ""), {}), 1);
 }
