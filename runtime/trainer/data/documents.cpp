@@ -156,11 +156,10 @@ Result<std::optional<Document>> DocumentReader::next() {
                       text().begin() + static_cast<std::ptrdiff_t>(at_), '\n');
   SHARDRUN_CHECK(first >= begin);
   if (taken.size() > kMaximumTextBytes) {
-    return Error(
-        Code::kInvalid,
-        fmt::format("{}: a document of {} bytes is more than the {} that one may have; split it, or use "
-                    "--split-on-blank-lines",
-                    place(), taken.size(), kMaximumTextBytes));
+    return Error(Code::kInvalid,
+                 fmt::format("{}: a document of {} bytes is more than the {} that one may have; split it{}",
+                             place(), taken.size(), kMaximumTextBytes,
+                             kind_ == Kind::kWhole ? ", or use --split-on-blank-lines" : ""));
   }
   if (kind_ != Kind::kJsonLines) return std::optional<Document>(Document{std::string(taken), {}});
   ASSIGN_OR_RETURN(auto document, parse_json(taken));

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -144,6 +145,23 @@ TEST_CASE("documents: what is no document is refused with its line") {
   CHECK(error_of_line(folder, R"({"messages": ["hi"]})") == "x.jsonl:3: a message is not an object");
   CHECK(error_of_line(folder, R"({"messages": [{"role": "user"}]})") ==
         "x.jsonl:3: a message lacks \"role\" or \"content\", or one of them is not a string");
+}
+
+TEST_CASE("documents: one that is too large is refused, with the flag that splits it where one does") {
+  const Folder folder;
+  const auto refusal = [&](const char* name, bool split_on_blank_lines) {
+    const std::string path = folder.file(name, "x");
+    std::filesystem::resize_file(path, kMaximumTextBytes + 1);
+    auto reader = DocumentReader::open(path, "shardrun data", {split_on_blank_lines, "text"});
+    REQUIRE(reader);
+    const auto document = reader->next();
+    REQUIRE(!document);
+    return document.error().message();
+  };
+
+  CHECK(refusal("a.txt", false).ends_with("split it, or use --split-on-blank-lines"));
+  CHECK(refusal("a.txt", true).ends_with("; split it"));
+  CHECK(refusal("a.jsonl", false).ends_with("; split it"));
 }
 
 TEST_CASE("documents: a Parquet file is refused with the call that makes JSON lines of it") {
