@@ -93,7 +93,6 @@ std::optional<base::Error> report_saves(Session& session, LoopOutcome& outcome, 
 // Saves the state as it is, if `saves`, and waits until it and the saves before it are written.
 Result<void> save_and_wait(Session& session, const checkpoint::Store& store, bool saves, LoopOutcome& outcome,
                            LoopObserver& observer) {
-  observer.on_wait_for_save();
   if (saves) RETURN_IF_ERROR(session.start_save(store));
   RETURN_IF_ERROR(session.finish_save());
   auto error = report_saves(session, outcome, observer);

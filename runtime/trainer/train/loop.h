@@ -38,7 +38,6 @@ class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void on_step(const StepReport& /*report*/, double /*seconds*/) {}
-  virtual void on_wait_for_save() {}  // until on_checkpoint or on_lost_checkpoint
   virtual void on_validation(int64_t /*step*/, double /*loss*/) {}
   virtual void on_evaluation(int64_t /*step*/, size_t /*set*/, double /*loss*/) {}
   // The evaluation of that step was the best so far, or so many in a row have been no better that the run ends.

@@ -68,9 +68,10 @@ class WatchedCommunicator : public comm::Communicator {
 
 }  // namespace
 
-void Progress::enter_phase(contract::RankPhase phase) {
-  page_.phase.store(static_cast<uint32_t>(phase), std::memory_order_relaxed);
+contract::RankPhase Progress::enter_phase(contract::RankPhase phase) {
+  const uint32_t before = page_.phase.exchange(static_cast<uint32_t>(phase), std::memory_order_relaxed);
   move();
+  return static_cast<contract::RankPhase>(before);
 }
 
 void Progress::enter_collective() {

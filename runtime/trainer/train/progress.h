@@ -3,6 +3,7 @@
 //   a block's forward or backward, the update, a collective begun or ended   a move
 //   a collective begun                                                       one more entered
 //   a wait for a collective                                                  waiting, and not busy
+//   a wait for a checkpoint's disk                                           the phase, for as long as it lasts
 //
 // So a rank that hangs is told from the ranks that wait for it: it has entered fewer collectives, or it does not wait.
 // Thread rule: the trainer's thread calls.
@@ -21,7 +22,8 @@ class Progress {
   explicit Progress(contract::ProgressPage& page) : page_(page) {}
 
   void move() { page_.moves.fetch_add(1, std::memory_order_relaxed); }
-  void enter_phase(contract::RankPhase phase);
+  // Returns the phase before.
+  contract::RankPhase enter_phase(contract::RankPhase phase);
   void enter_collective();
   void begin_wait();
   void end_wait();
@@ -31,6 +33,23 @@ class Progress {
  private:
   contract::ProgressPage& page_;
   double wait_began_ = 0.0, waited_ = 0.0;  // seconds
+};
+
+// Says for as long as it lives that the rank waits until a checkpoint is on its disk, which may take as long as the disk does. Null:
+// nobody is told.
+class SavingPhase {
+ public:
+  explicit SavingPhase(Progress* progress) : progress_(progress) {
+    if (progress_ != nullptr) before_ = progress_->enter_phase(contract::RankPhase::kSaving);
+  }
+  SavingPhase(const SavingPhase&) = delete;
+  ~SavingPhase() {
+    if (progress_ != nullptr) progress_->enter_phase(before_);
+  }
+
+ private:
+  Progress* progress_;
+  contract::RankPhase before_ = contract::RankPhase::kStarting;
 };
 
 // `inner` with its operations noted. Both outlive it.

@@ -13,6 +13,7 @@
 #include "runtime/trainer/model/fp8_state.h"
 #include "runtime/trainer/train/host_shards.h"
 #include "runtime/trainer/train/initialize.h"
+#include "runtime/trainer/train/progress.h"
 #include "runtime/trainer/train/session_parts.h"
 #include "runtime/trainer/weights/load_weights.h"
 
@@ -332,6 +333,7 @@ Result<StepReport> Session::step(bool stop_requested) {
   if (saver_ && saver_->in_flight()) {
     const auto scope = traced_scope("save", -1);
     const auto started = Clock::now();
+    const SavingPhase phase(progress_);
     saver_->before_update();
     stall_seconds_ += seconds_since(started);
   }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "runtime/trainer/train/host_shards.h"
+#include "runtime/trainer/train/progress.h"
 #include "runtime/trainer/train/session.h"
 
 namespace shardrun::train {
@@ -92,7 +93,10 @@ Result<void> Session::start_save(const checkpoint::Store& store) {
 
 Result<void> Session::finish_save() {
   while (saver_ && saver_->in_flight()) {
-    saver_->wait();
+    {
+      const SavingPhase phase(progress_);
+      saver_->wait();
+    }
     auto votes = saver_->votes();
     RETURN_IF_ERROR(all_reduce(votes));
     note_end_of_save(saver_->agree(votes));

@@ -106,8 +106,6 @@ class Witness : public LoopObserver {
     if (steps_seen_ == kWarmSteps + profile_steps_) write_trace_();
   }
 
-  void on_wait_for_save() override { progress_.enter_phase(contract::RankPhase::kSaving); }
-
   void on_lost_checkpoint(int64_t step, const Error& error) override {
     if (global_rank_ != 0 && error.code() == Code::kPeerLost) return;
     fmt::print(stderr, "shardrun: rank {}: no checkpoint of step {}: {}\n", global_rank_, step,

@@ -1,8 +1,12 @@
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -504,6 +508,38 @@ TEST_CASE(
   }
   CHECK(ranks[0].lost_saves[0] == "4: another rank could not save " + directory + "/step_00000004");
   CHECK(ranks[1].lost_saves[0].find(in_the_way + ": Is a directory") != std::string::npos);
+}
+
+TEST_CASE("saving: a rank that waits for a slow disk says so, and no longer when it steps again") {
+  const Folder folder;
+  const std::string directory = folder.path() + "/checkpoints";
+  // The first checkpoint's file is a pipe that nobody reads yet: its writer waits as for a disk that does not answer.
+  const std::string pipe = directory + "/step_00000002.tmp/shard_00000.bin";
+  std::filesystem::create_directories(directory + "/step_00000002.tmp");
+  REQUIRE_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  contract::ProgressPage page;
+  const auto phase = [&] { return static_cast<contract::RankPhase>(page.phase.load()); };
+  page.phase = static_cast<uint32_t>(contract::RankPhase::kStepping);
+
+  bool was_told = false;
+  std::thread disk([&] {
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (phase() != contract::RankPhase::kSaving && std::chrono::steady_clock::now() < give_up)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    was_told = phase() == contract::RankPhase::kSaving;
+    std::ifstream answers(pipe, std::ios::binary);
+    answers.ignore(std::numeric_limits<std::streamsize>::max());
+  });
+  const auto ranks = run_world(
+      2, tiny_options(folder, 2),
+      {.loop = {.steps = 8, .checkpoint_every_steps = 2}, .checkpoint_directory = directory, .page = &page});
+  disk.join();
+
+  require_success(ranks);
+  CHECK(was_told);
+  CHECK(phase() == contract::RankPhase::kStepping);
+  for (const RankRun& rank : ranks) CHECK(rank.saved_steps == std::vector<int64_t>{4, 6, 8});
 }
 
 TEST_CASE("saving: a rank that cannot write says why, and the others say that another could not") {

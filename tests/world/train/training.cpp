@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "runtime/plan/mesh.h"
+#include "runtime/trainer/train/progress.h"
 #include "tests/fakes/thread_world.h"
 #include "tests/support/prose.h"
 
@@ -110,6 +111,10 @@ void run_rank(const train::SessionOptions& options, const RunOptions& run_option
   const LeavesWhenFailed leaves{run, leave};  // ends before the session
   if (!session) return fail(run, session.error());
   train::Session& ours = **session;
+  contract::ProgressPage nobodys;
+  const bool is_watched = run_options.page != nullptr && groups.world->rank() == 0;
+  train::Progress progress(is_watched ? *run_options.page : nobodys);
+  ours.set_progress(&progress);
   const checkpoint::Store store(run_options.checkpoint_directory, run_options.keep);
   if (!run_options.checkpoint_directory.empty()) {
     auto resumed = ours.resume(store, run.notices);

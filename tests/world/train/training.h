@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/contract/heartbeat.h"
 #include "runtime/trainer/comm/communicator.h"
 #include "runtime/trainer/train/loop.h"
 #include "runtime/trainer/train/session.h"
@@ -54,6 +55,7 @@ struct RunOptions {
   int tensor_parallel = 1;
   int context_parallel = 1;
   int pipeline_parallel = 1, virtual_stages = 1;
+  contract::ProgressPage* page = nullptr;  // where rank 0 notes its progress
 };
 
 RunOptions steps(int64_t count);
