@@ -67,6 +67,9 @@ void WatchRules::on_beat(int global_rank, const Beat& beat, double now) {
     rank.last_moved = now - static_cast<double>(beat.quiet_milliseconds) * 1e-3;
   } else if (moved) {
     rank.last_moved = now;
+    rank.storage_seconds = 0.0;
+  } else if (rank.beat.state == 'D') {
+    rank.storage_seconds += now - rank.last_heard;
   }
   // A rank that is stopped and continued all the time, as by a CPU limiter, is slow, not stopped.
   if (beat.state != 'T' || moved) rank.stopped_since.reset();
@@ -126,7 +129,8 @@ double WatchRules::patience_seconds(const RankWatch& rank) const {
   } else if (stepping) {
     patience = std::max(kFloorSeconds, 2.5 * step_seconds_p99_);
   }
-  return rank.beat.state == 'D' ? std::max(patience, kStorageSeconds) : patience;
+  if (rank.beat.state == 'D') return std::max(patience, kStorageSeconds);
+  return patience + std::min(rank.storage_seconds, kStorageSeconds);
 }
 
 std::optional<Alarm> WatchRules::find_alarm(double now) const {

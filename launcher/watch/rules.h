@@ -21,8 +21,9 @@
 // because a step moves with each of its blocks. hang_timeout replaces this limit. Before the third step and while a
 // checkpoint is waited for, the limit is slow_phase_seconds, which is the ranks' own in a collective, and
 // kOwnWordsSeconds. A rank in uninterruptible sleep (a dead disk or file server, which a restart does not mend) has
-// at least kStorageSeconds. A command moves when it writes a line or touches its heartbeat file, and hangs only when
-// hang_timeout is given and no rank has moved for that long: most programs write from one rank.
+// at least kStorageSeconds, and when it wakes, its limit begins anew. A command moves when it writes a line or touches
+// its heartbeat file, and hangs only when hang_timeout is given and no rank has moved for that long: most programs
+// write from one rank.
 //
 // A straggler is a rank that is busy kStragglerMargin times as long as the median rank in each step, for
 // kStragglerWindows windows of kWindowSeconds one after the other.
@@ -74,6 +75,7 @@ struct RankWatch {
   bool left = false;   // it said farewell
   double last_heard = 0.0, last_moved = 0.0;
   double last_acknowledged = 0.0;  // when its machine last acknowledged something, as far as we have asked
+  double storage_seconds = 0.0;    // how long it has been seen in uninterruptible sleep since it last moved
   std::optional<double> stopped_since;
   contract::Beat beat;  // the newest
 };

@@ -206,6 +206,24 @@ TEST_CASE("watch: a rank that a disk or a file server keeps asleep gets two minu
   CHECK(alarm->line.find("uninterruptible sleep") != std::string::npos);
 }
 
+TEST_CASE("watch: a rank whose file server answers again has time to move, and only once") {
+  World world(2, 2);
+  world.run(10.0, 0.1);
+  world.beat(1).state = 'D';
+  world.beat(0).waiting = true;
+  CHECK_FALSE(world.wait(60.0).has_value());
+  world.beat(1).state = 'R';
+  CHECK_FALSE(world.wait(3.0).has_value());
+  world.beat(1).moves += 1;
+  world.beat(0).moves += 1;
+  CHECK_FALSE(world.wait(3.0).has_value());
+
+  const auto alarm = world.wait(2.0);
+
+  REQUIRE(alarm.has_value());
+  CHECK(alarm->global_rank == 1);
+}
+
 TEST_CASE(
     "watch: a node none of whose ranks is heard is lost within 5 s; one silent rank among others hangs") {
   World world(4, 2);
