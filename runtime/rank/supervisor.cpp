@@ -230,12 +230,15 @@ class Supervisor {
   }
 
   void poll_once(int timeout_ms) {
-    std::array<pollfd, 6> fds = {{{streams_[0].get(), POLLIN, 0},
-                                  {streams_[1].get(), POLLIN, 0},
+    // What a program left behind when it ended is a pipe's worth at most, and is not waited with.
+    const bool reads = ended_ || logs_.has_room();
+    std::array<pollfd, 7> fds = {{{reads ? streams_[0].get() : -1, POLLIN, 0},
+                                  {reads ? streams_[1].get() : -1, POLLIN, 0},
                                   {signals_.get(), POLLIN, 0},
                                   {ended_ ? -1 : child_.pidfd.get(), POLLIN, 0},
                                   {ended_ ? -1 : link_.fd(), link_.events(), 0},
-                                  {ended_ ? -1 : link_.relay_fd(), POLLIN, 0}}};
+                                  {ended_ ? -1 : link_.relay_fd(), POLLIN, 0},
+                                  {logs_.room_fd(), POLLIN, 0}}};
     if (::poll(fds.data(), fds.size(), timeout_ms) < 0) return;
     for (size_t i = 0; i < streams_.size(); ++i) {
       if (fds[i].revents != 0) read_stream(i, /*limit_bytes=*/size_t{1} << 16);
@@ -372,7 +375,8 @@ class Supervisor {
       for (size_t i = 0; i < streams_.size(); ++i) read_stream(i, /*limit_bytes=*/size_t{1} << 20);
       exit.last_words = logs_.last_words();
     }
-    if (std::string losses = logs_.losses(); !losses.empty()) exit.output_losses = std::move(losses);
+    if (std::string losses = logs_.losses(kDrainTime); !losses.empty())
+      exit.output_losses = std::move(losses);
     const record::RunDir run{request_.env.run_directory};
     if (auto written = record::append_rank_exit(run, request_.env.attempt, exit); !written)
       logs_.note(fmt::format("cannot say how the rank ended: {}", written.error().to_string()));

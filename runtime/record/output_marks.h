@@ -2,7 +2,7 @@
 //
 // rank_<g>.times begins with a head, "shardrun-times 1 <Unix ms> <bytes before> <node>", and goes on with a mark for each
 // piece of output, "<Unix ms> <bytes of .out> <bytes of .err>": how long the two files were when the piece had been written.
-// A rank's supervisor (runtime/rank/rank_logs) writes it; views (launcher/view/rank_output) put lines in order by it.
+// A rank's supervisor (runtime/rank/rank_files) writes it; views (launcher/view/rank_output) put lines in order by it.
 //
 // Thread rule: plain values and pure functions.
 #pragma once

@@ -15,6 +15,19 @@ fail() {
   exit 1
 }
 
+# Ends a case that is not over in time, and says what there was then: its process would tell nobody where it waits.
+end_late_case() { # CASE SECONDS
+  sleep "$2"
+  {
+    echo "FAILED: $1: not over after $2 s"
+    ps -eo pid,ppid,stat,wchan:24,etimes,args --forest
+    timeout 20 squeue --long
+    timeout 20 sinfo --Node --long
+    tail -n 20 "$VCLUSTER"/slurm*.log
+  } >&2
+  kill -TERM $$
+}
+
 now_ms() { date +%s%3N; }
 state_of() { scontrol --oneliner show job "$1" | grep -o 'JobState=[A-Z_]*' | cut -d= -f2; }
 # Submits and prints the job's id.
@@ -108,7 +121,7 @@ at_most() { awk -v value="$1" -v limit="$2" 'BEGIN { exit !(value != "" && value
 # run_cases BIN_DIR [CASE]…: those of the array `cases`, or the named ones. Where all of them were skipped, so is the test.
 # shellcheck disable=SC2154
 run_cases() {
-  local case begin ran=0
+  local case begin watch status ran=0
   shift
   for case in "$@"; do
     [[ " ${cases[*]} " == *" $case "* ]] || fail "there is no case $case"
@@ -116,7 +129,13 @@ run_cases() {
   [ $# -gt 0 ] || set -- "${cases[@]}"
   for case in "$@"; do
     begin=$(now_ms)
-    if "$case"; [ $? -eq 77 ]; then
+    end_late_case "$case" $((240 + ${SHARDRUN_HEALTHY_SECONDS:-0})) &
+    watch=$!
+    "$case"
+    status=$?
+    # shellcheck disable=SC2046  # itself before its sleep
+    kill "$watch" $(pgrep -P "$watch")
+    if [ "$status" -eq 77 ]; then
       echo "skipped ${case//_/ }"
       continue
     fi
