@@ -49,11 +49,12 @@ class Stream {
     }
   }
 
-  static int count_of(int parts, int rounds) { return (1 + parts * rounds) * kUnderWay; }
+  static int count_of(int parts, int rounds) { return (2 + parts * rounds) * kUnderWay; }
 
   // Returns the seconds of one collective in each of `parts` parts, of `rounds` times kUnderWay each. A part begins
-  // at the end of one collective and ends at the end of another, with as many others under way: one comes before
-  // the first part and kUnderWay - 1 after the last, which nobody times.
+  // at the end of one collective and ends at the end of another, with as many others under way: kUnderWay + 1 come before
+  // the first part and kUnderWay - 1 after the last, which nobody times. The first ones start together and share what they
+  // use, so that they end later than their place in the row: a part that began with them would be too short.
   Result<std::vector<double>> run(int parts, int rounds) {
     std::deque<comm::Pending> pending;
     std::vector<double> seconds;
@@ -66,9 +67,10 @@ class Stream {
       }
       RETURN_IF_ERROR(group_.wait(pending.front()));
       pending.pop_front();
-      if (ended % part != 0 || ended > parts * part) continue;
+      const int timed = ended - kUnderWay;
+      if (timed < 0 || timed % part != 0 || timed > parts * part) continue;
       const double now = clocks_.wall();
-      if (ended > 0) seconds.push_back((now - begin) / part);
+      if (timed > 0) seconds.push_back((now - begin) / part);
       begin = now;
     }
     return seconds;

@@ -4,7 +4,8 @@
 //
 // BYTES are a rank's part: of an all-gather, of a reduce-scatter, and of an all-reduce of as many bytes as the two have in
 // all. The floor is what the busiest direction of a node's link carries over LINK_BITS_PER_SECOND when every byte enters a
-// node once (docs/decisions/0071). Values are random; an all-gather of each size is compared with what all ranks have
+// node once (docs/decisions/0071). After the first two come an all-gather and a reduce-scatter that are under way at once, as in the backward
+// half of a sharded step. Values are random; an all-gather of each size is compared with what all ranks have
 // before anything is timed. The peers are tests/bench/mpi_collectives.c and gloo_collectives.py.
 #include <algorithm>
 #include <chrono>
@@ -49,19 +50,19 @@ void finish(Communicator& world, Result<Pending> pending) {
 
 // Prints the median of 7 rounds of an operation, of 3 where they are long, unless told otherwise. A round ends when all ranks are
 // done. One round before them is not counted: TCP's windows open in it.
-template <typename Start>
-void measure(Communicator& all, const char* name, size_t bytes, double floor, Start start) {
+template <typename Run>
+void measure(Communicator& all, const char* name, size_t bytes, double floor, Run run) {
   const char* const only = std::getenv("COLLECTIVES_ONLY");
   if (only != nullptr && std::string(only) != name) return;
   const char* const told = std::getenv("COLLECTIVES_ROUNDS");
   const int rounds = told != nullptr ? std::max(1, std::atoi(told)) : bytes > (4 << 20) ? 3 : 7;
   const int in_row = bytes <= 65536 ? 10 : 1;
   std::vector<double> seconds;
-  for (int once = 0; once < in_row; ++once) finish(all, start());
+  for (int once = 0; once < in_row; ++once) run();
   for (int round = 0; round < rounds; ++round) {
     finish(all, all.barrier());
     const double begin = now();
-    for (int once = 0; once < in_row; ++once) finish(all, start());
+    for (int once = 0; once < in_row; ++once) run();
     finish(all, all.barrier());
     seconds.push_back((now() - begin) / in_row);
   }
@@ -84,8 +85,10 @@ int main(int argc, char** argv) {
   if (argc < 4) return 2;
   shardrun::comm::WorldOptions options;
   options.plugin_path = argv[1];
+  options.groups = {{}, {}};  // two of all ranks, whose operations are under way at once
   auto world = must(shardrun::comm::connect_world(options));
-  Communicator& all = *world.communicators.front();
+  Communicator& all = *world.communicators[0];
+  Communicator& beside = *world.communicators[1];
   const double link = std::atof(argv[2]) / 8.0;
   const char* count = std::getenv("SHARDRUN_NODE_COUNT");
   const int nodes = count == nullptr ? 1 : std::max(1, std::atoi(count));
@@ -111,13 +114,18 @@ int main(int argc, char** argv) {
       return 1;
     }
     expected = {};
-    const auto scatter = [&] { return all.reduce_scatter(full, mine); };
-    const auto reduce = [&] { return all.all_reduce(std::span<float>(full)); };
+    std::vector<float> sum(mine.size()), parts = full;
+    const auto scatter = [&] { return beside.reduce_scatter(parts, sum); };
     const double once = static_cast<double>(bytes) * (size - near) / link;
-    measure(all, "all_gather", bytes, once, gather);
-    measure(all, "reduce_scatter", bytes, once, scatter);
+    measure(all, "all_gather", bytes, once, [&] { finish(all, gather()); });
+    measure(all, "reduce_scatter", bytes, once, [&] { finish(beside, scatter()); });
+    measure(all, "both_at_once", bytes, 2 * once, [&] {
+      auto first = gather(), second = scatter();
+      finish(all, std::move(first));
+      finish(beside, std::move(second));
+    });
     std::fill(full.begin(), full.end(), 0.0f);  // what is added up again and again stays a number
-    measure(all, "all_reduce", bytes, 2 * once, reduce);
+    measure(all, "all_reduce", bytes, 2 * once, [&] { finish(all, all.all_reduce(std::span<float>(full))); });
   }
   finish(all, all.barrier());
   return 0;
