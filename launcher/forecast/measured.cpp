@@ -117,13 +117,21 @@ double CollectiveCurve::between(double volume, const ValueOf& value_of) const {
   return std::max(low + along * (high - low), std::min(low, high));
 }
 
+// Where the line through the two smallest meets no bytes at all. Over slow links even those of the smallest take their time.
+double CollectiveCurve::latency() const {
+  const double smallest = points_.front()->seconds.median;
+  if (points_.size() == 1) return smallest;
+  const double per_byte = (points_[1]->seconds.median - smallest) / (volumes_[1] - volumes_[0]);
+  return std::clamp(smallest - per_byte * volumes_[0], 0.0, smallest);
+}
+
 CollectiveSeconds CollectiveCurve::at(double bytes) const {
   CollectiveSeconds seconds;
   if (points_.empty()) return seconds;
   const double volume = sent(bytes);
   const auto wall = [](const CollectiveProbe& probe) { return probe.seconds.median; };
   seconds.wall = between(volume, wall);
-  seconds.latency = std::min(wall(*points_.front()), seconds.wall);
+  seconds.latency = std::min(latency(), seconds.wall);
   seconds.pace =
       between(std::min(volume, volumes_.back()), [](const CollectiveProbe& probe) { return probe.pace; });
   seconds.cpu =

@@ -29,7 +29,7 @@ struct BlockSeconds {
 // One kind of collective by size, of each while two are under way.
 struct CollectiveSeconds {
   double wall = 0.0;
-  double latency = 0.0;       // of it, what the smallest one takes as well
+  double latency = 0.0;       // of it, what passes for two at once: what one without bytes would take
   double cpu = 0.0;           // that its rank spends on it while it computes
   double pace = 1.0;          // the share of its speed that it has while its rank computes
   bool over_network = false;  // its bytes take the links between nodes, not a node's memory alone
@@ -57,6 +57,7 @@ class CollectiveCurve {
  private:
   template <typename ValueOf>
   double between(double volume, const ValueOf& value_of) const;
+  double latency() const;
 
   std::vector<const record::CollectiveProbe*> points_;
   std::vector<double> volumes_;  // that a rank sends, by point
