@@ -4,9 +4,9 @@
 //
 // BYTES are a rank's part: of an all-gather, of a reduce-scatter, and of an all-reduce of as many bytes as the two have in
 // all. The floor is what the busiest direction of a node's link carries over LINK_BITS_PER_SECOND when every byte enters a
-// node once (docs/decisions/0071). After the first two come an all-gather and a reduce-scatter that are under way at once, as in the backward
-// half of a sharded step. Values are random; an all-gather of each size is compared with what all ranks have
-// before anything is timed. The peers are tests/bench/mpi_collectives.c and gloo_collectives.py.
+// node once (docs/decisions/0071). After the first two come an all-gather and a reduce-scatter that are under way at once,
+// as in the backward half of a sharded step. Values are random; an all-gather of each size is compared with what all
+// ranks have before anything is timed. The peers are tests/bench/mpi_collectives.c and gloo_collectives.py.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
