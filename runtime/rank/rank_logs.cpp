@@ -61,8 +61,13 @@ bool RankLogs::start_thread() {
 }
 
 void RankLogs::file(const Piece& piece) {
-  if (!piece.stream) return files_.note(piece.bytes);
-  files_.write(*piece.stream, piece.bytes, piece.unix_milliseconds);
+  if (piece.stream)
+    files_.write(*piece.stream, piece.bytes, piece.unix_milliseconds);
+  else
+    files_.note(piece.bytes);
+  std::string losses = files_.losses();
+  const std::lock_guard lock(mutex_);
+  losses_ = std::move(losses);
 }
 
 void RankLogs::file_until_stopped() {
@@ -135,7 +140,7 @@ void RankLogs::finish() {
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return waiting_.empty() && !is_filing_; });
-    report = files_.losses();
+    report = losses_;
   }
   if (report.empty()) return;
   note("its output " + report);
@@ -145,9 +150,8 @@ void RankLogs::finish() {
 
 std::string RankLogs::losses(std::chrono::milliseconds patience) {
   std::unique_lock lock(mutex_);
-  const bool all_filed =
-      changed_.wait_for(lock, patience, [this] { return waiting_.empty() && !is_filing_; });
-  return all_filed ? files_.losses() : std::string();
+  changed_.wait_for(lock, patience, [this] { return waiting_.empty() && !is_filing_; });
+  return losses_;
 }
 
 std::string RankLogs::last_words() const {

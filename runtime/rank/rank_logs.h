@@ -46,8 +46,8 @@ class RankLogs {
   bool has_room();
   int room_fd() const { return room_.get(); }
 
-  // Returns what was not kept of the output so far, and why, in words; "" when all was, or when the disk has not taken all of it
-  // after `patience`.
+  // Returns what was not kept of the output so far, and why, in words; "" when all was. Waits for what is not filed yet, but
+  // no longer than `patience`.
   std::string losses(std::chrono::milliseconds patience);
   // Returns the last line of the rank's stderr that has a letter or digit, escaped, at most 500 bytes.
   std::string last_words() const;
@@ -71,13 +71,14 @@ class RankLogs {
   std::string last_error_line_;
   base::UniqueFd room_;
 
-  std::mutex mutex_;  // guards what follows; the thread does not hold it while it files
+  std::mutex mutex_;  // guards what follows but the files; the thread does not hold it while it files
   std::condition_variable changed_;
   std::vector<Piece> waiting_;
   size_t waiting_bytes_ = 0;  // of the pieces that are not filed yet
   bool is_filing_ = false;
   bool stops_ = false;
-  RankFiles files_;  // the thread's while is_filing_
+  std::string losses_;
+  RankFiles files_;  // the thread's, where there is one
   std::thread thread_;
 };
 
