@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -19,6 +20,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -193,6 +196,7 @@ class Supervisor {
     write_exit(exit);
     mark(request_, "write_exit");
     link_.say_farewell();
+    has_left_ = true;
     reaper_.kill_all(kDrainTime);
     guard_.dismiss();  // not before: killed in between, we would leave what the program has started
     const auto deadline = steady_clock::now() + kDrainTime;
@@ -231,27 +235,28 @@ class Supervisor {
 
   void poll_once(int timeout_ms) {
     // What a program left behind when it ended is a pipe's worth at most, and is not waited with.
-    const bool reads = ended_ || logs_.has_room();
-    std::array<pollfd, 7> fds = {{{reads ? streams_[0].get() : -1, POLLIN, 0},
+    const bool reads = has_left_ || logs_.has_room();
+    std::array<pollfd, 8> fds = {{{reads ? streams_[0].get() : -1, POLLIN, 0},
                                   {reads ? streams_[1].get() : -1, POLLIN, 0},
                                   {signals_.get(), POLLIN, 0},
                                   {ended_ ? -1 : child_.pidfd.get(), POLLIN, 0},
-                                  {ended_ ? -1 : link_.fd(), link_.events(), 0},
-                                  {ended_ ? -1 : link_.relay_fd(), POLLIN, 0},
-                                  {logs_.room_fd(), POLLIN, 0}}};
+                                  {has_left_ ? -1 : link_.fd(), link_.events(), 0},
+                                  {has_left_ ? -1 : link_.relay_fd(), POLLIN, 0},
+                                  {logs_.room_fd(), POLLIN, 0},
+                                  {exit_written_.get(), POLLIN, 0}}};
     if (::poll(fds.data(), fds.size(), timeout_ms) < 0) return;
     for (size_t i = 0; i < streams_.size(); ++i) {
       if (fds[i].revents != 0) read_stream(i, /*limit_bytes=*/size_t{1} << 16);
     }
     if (fds[2].revents != 0) forward_signal();
     if (fds[3].revents != 0) ended_ = true;
-    if (!ended_) serve_link(fds[4].revents);
+    if (!has_left_) serve_link(fds[4].revents);
   }
 
   void serve_link(short revents) {
     if (killed_on_request_) return;  // it has had its last order
     const auto order = link_.service(revents, steady_clock::now(), [this] { return read_beat(); });
-    if (order == WatchLink::Order::kNone) return;
+    if (order == WatchLink::Order::kNone || ended_) return;
     if (order == WatchLink::Order::kSignal) return pass_on(link_.signal());
     logs_.note(fmt::format("ended by order: {}", link_.reason()));
     kill_child();
@@ -273,11 +278,14 @@ class Supervisor {
     resident_bytes_ = base::resident_bytes_of_tree(child_.pid);
   }
 
+  // When the program has ended, it is its account that waits for a disk.
   contract::Beat read_beat() {
-    look_at_heartbeat_file();
-    look_at_memory();
     contract::Beat beat;
-    beat.state = base::process_state(child_.pid);
+    if (!ended_) {
+      look_at_heartbeat_file();
+      look_at_memory();
+    }
+    beat.state = ended_ ? 'D' : base::process_state(child_.pid);
     beat.resident_bytes = resident_bytes_;
     beat.quiet_milliseconds =
         std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - last_sign_).count();
@@ -377,9 +385,30 @@ class Supervisor {
     }
     if (std::string losses = logs_.losses(kDrainTime); !losses.empty())
       exit.output_losses = std::move(losses);
-    const record::RunDir run{request_.env.run_directory};
-    if (auto written = record::append_rank_exit(run, request_.env.attempt, exit); !written)
+    if (auto written = append_exit(exit); !written)
       logs_.note(fmt::format("cannot say how the rank ended: {}", written.error().to_string()));
+  }
+
+  // A thread waits for the disk: until the account is there, the conductor hears us, and those for whom we speak.
+  Result<void> append_exit(const record::RankExit& exit) {
+    Result<void> written;
+    const auto append = [&] {
+      written = record::append_rank_exit({request_.env.run_directory}, request_.env.attempt, exit);
+      if (exit_written_) ::eventfd_write(exit_written_.get(), 1);
+    };
+    exit_written_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    std::thread thread;
+    try {
+      if (exit_written_) thread = std::thread(append);
+    } catch (const std::system_error&) {
+      // We may start no thread.
+    }
+    if (!thread.joinable()) append();
+    for (eventfd_t told = 0; thread.joinable() && ::eventfd_read(exit_written_.get(), &told) != 0;)
+      poll_once(timeout_ms());
+    if (thread.joinable()) thread.join();
+    exit_written_.reset();
+    return written;
   }
 
   const SupervisorRequest& request_;
@@ -396,7 +425,9 @@ class Supervisor {
   steady_clock::time_point next_memory_look_ = steady_clock::now();
   int64_t resident_bytes_ = 0;
   steady_clock::time_point next_collection_ = steady_clock::now() + kOrphanTime;
+  UniqueFd exit_written_;  // readable when the account is
   bool ended_ = false;
+  bool has_left_ = false;    // the conductor hears no more
   bool told_to_go_ = false;  // by a signal after the program's end
   bool stopped_on_request_ = false;
   bool killed_on_request_ = false;

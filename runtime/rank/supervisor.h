@@ -11,7 +11,8 @@
 //   heartbeat   twice a second to the conductor (watch_link.h), whose order to kill, or whose silence, ends the child, and
 //               whose order to signal it is passed on.
 //   full disk   lines are lost and counted, the job goes on.
-//   slow disk   a thread writes the output (rank_logs.h), so that heartbeats and orders do not wait for it.
+//   slow disk   a thread writes the output (rank_logs.h), and one the rank's line of its end, so that heartbeats and orders do not
+//               wait for it.
 //   our death   the child gets SIGKILL from the kernel (PR_SET_PDEATHSIG).
 //
 // Thread rule: call from the only thread of the process, to which the kernel ties the child's death with ours.

@@ -248,6 +248,23 @@ TEST_CASE("rank: a full log disk loses lines and never the job") {
   std::filesystem::remove(folder);
 }
 
+TEST_CASE("rank: a rank whose account waits for its disk is not missed meanwhile, nor are others") {
+  // The account's file is a pipe that is full: its writer waits as for a file server that does not answer.
+  LocalJobOptions options = shell(
+      "if [ $RANK = 1 ]; then until [ -e full ]; do sleep 0.05; done; sleep 2; exit 0; fi; "
+      "accounts=$SHARDRUN_RUN_DIR/attempt_0/$(uname -n).exits; "
+      "mkfifo $accounts; exec 3<>$accounts; head -c 65536 /dev/zero >&3; touch full; sleep 8; "
+      "head -c 65536 <&3 >zeros; head -n 1 <&3 >account; mv account $accounts",
+      2);
+  options.more = "[fault_tolerance]\nnode_timeout = \"2\"\n";
+
+  const Ended run(options);
+
+  CHECK(run.exit_code == 0);
+  CHECK_MESSAGE(run.job.record().verdict == "all 2 ranks ended well", run.job.record().verdict);
+  CHECK(run.job.exits().size() == 2);
+}
+
 TEST_CASE("rank: signals reach the program and the processes that it started") {
   LocalJob job(
       shell("trap 'echo outer' USR1; trap 'exit 75' TERM; "
