@@ -18,6 +18,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -422,17 +423,28 @@ void Watch::ask_silent(double now) {
   }
 }
 
+// In a thread, for a file server may not answer for a while, and the supervisors would take our silence for that of a machine
+// which is cut off.
 void Watch::look_for_ends(double now) {
+  if (ends_.valid()) {
+    if (ends_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+    for (const int rank : ends_.get()) rules_.on_farewell(rank);
+    next_look_for_ends_ = now + std::max(kEndsSeconds, (now - ends_began_) / kEndsShare);
+  }
   if (!options_.ended || now < next_look_for_ends_) return;
   std::vector<int> missing = rules_.unheard();
   const std::vector<int> silent = rules_.silent(now);
   missing.insert(missing.end(), silent.begin(), silent.end());
   std::set<std::string> nodes;
   for (const int rank : missing) nodes.insert(options_.rank_nodes[static_cast<size_t>(rank)]);
-  const std::set<int> ended = nodes.empty() ? std::set<int>{} : options_.ended(nodes);
-  for (const int rank : missing)
-    if (ended.count(rank) != 0) rules_.on_farewell(rank);
-  next_look_for_ends_ = now + std::max(kEndsSeconds, (monotonic_seconds() - now) / kEndsShare);
+  next_look_for_ends_ = now + kEndsSeconds;
+  if (nodes.empty()) return;
+  ends_began_ = now;
+  try {
+    ends_ = std::async(std::launch::async, options_.ended, std::move(nodes));
+  } catch (const std::system_error&) {
+    // No thread may be started: the next look may have one.
+  }
 }
 
 void Watch::judge(double now) {
@@ -448,6 +460,8 @@ void Watch::judge(double now) {
     stragglers_.insert(stragglers_.end(), fresh.begin(), fresh.end());
   }
   if (raised_) return;  // only this thread writes it
+  // Whoever is silent may have left an account.
+  if (ends_.valid() && now - ends_began_ > kOwnStallSeconds && now - ends_began_ < kStorageSeconds) return;
   const auto alarm = rules_.find_alarm(now);
   if (!alarm) return;
   {

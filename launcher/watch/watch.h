@@ -20,6 +20,7 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -46,7 +47,7 @@ struct WatchOptions {
   std::vector<std::string> rank_nodes;  // node of each global rank
   bool this_machine_only = false;       // listen on loopback
   // Returns the ranks of some nodes that have left an account of their end: they were too short to be heard, or who spoke for
-  // them ended with their last words. May be empty.
+  // them ended with their last words. May be empty. Is called in a thread of its own, one call at a time.
   std::function<std::set<int>(const std::set<std::string>& nodes)> ended{};
 };
 
@@ -133,8 +134,9 @@ class Watch {
   Peers visitors_,
       supervisors_;  // owned by the thread: who is no rank, the oldest first; and supervisors of ranks
   double next_judgement_ = 0.0;
-  double next_look_for_ends_ = 0.0;
-  mutable std::mutex mutex_;  // guards the five below
+  double next_look_for_ends_ = 0.0, ends_began_ = 0.0;
+  std::future<std::set<int>> ends_;  // what the look of then finds; invalid: nobody looks
+  mutable std::mutex mutex_;         // guards the five below
   bool stopping_ = false;
   std::vector<std::string> orders_;  // only grows
   std::optional<Raised> raised_;

@@ -366,3 +366,38 @@ TEST_CASE_FIXTURE(Watching,
   early.send(to_line(Beat{.sequence = 1}));
   CHECK(early.receive() == "ack 1");  // it was told once
 }
+
+TEST_CASE(
+    "watch: beats are answered while the accounts of ended ranks cannot be read, and nobody is named "
+    "meanwhile") {
+  const tests::Folder folder;
+  WatchOptions options;
+  options.policy = {.node_timeout_seconds = 1.0};
+  options.place_path = folder / "watch.json";
+  options.rank_nodes = {"n0", "n0"};
+  options.this_machine_only = true;
+  std::promise<void> disk;
+  options.ended = [answers = disk.get_future().share()](const std::set<std::string>&) {
+    answers.wait();
+    return std::set<int>{1};
+  };
+  const auto watch = Watch::start(options).value();
+  const auto place = contract::parse_watch_place(base::read_file(options.place_path).value()).value();
+  Client rank(place);
+  rank.send("hello 2 0 n0");
+  CHECK(rank.receive() == "welcome");
+  rank.send(to_line(std::vector<contract::RankWord>{{1, Beat{.sequence = 1}}, {0, Beat{.sequence = 1}}}));
+  CHECK(rank.receive() == "ack 1");
+
+  for (uint64_t sequence = 2; sequence < 10; ++sequence) {  // longer than node_timeout and two beats
+    ::usleep(500'000);
+    rank.send(to_line(Beat{.sequence = sequence}));
+    CHECK(rank.receive() == "ack " + std::to_string(sequence));
+  }
+  CHECK_MESSAGE(!watch->raised(), watch->raised()->alarm.line);
+  disk.set_value();
+
+  ::usleep(300'000);
+  CHECK_MESSAGE(!watch->raised(), watch->raised()->alarm.line);
+  CHECK(look_at_ranks(place).value()[1].left);
+}
