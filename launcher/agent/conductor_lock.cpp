@@ -17,6 +17,7 @@
 #include <sstream>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -200,8 +201,7 @@ Result<void> place_lock(const std::string& path, const std::string& text) {
   auto written = base::write_all(fd.get(), text, path);
   if (written && ::fchmod(fd.get(), record::kFileMode) != 0)
     written = base::errno_error(Code::kIo, path, errno);
-  // A file server tells only then that it is full.
-  if (written && ::close(fd.release()) != 0) written = base::errno_error(Code::kIo, "writing " + path, errno);
+  if (written) written = base::close_written(std::move(fd), path);
   if (written && ::link(temporary.c_str(), path.c_str()) != 0) {
     const int failure = errno;
     // A file server that was asked twice answers that the name is there, when the first answer was lost.

@@ -93,6 +93,13 @@ Result<void> write_all(int fd, std::string_view text, std::string_view what) {
   return write_all(fd, std::as_bytes(std::span(text.data(), text.size())), what);
 }
 
+Result<void> close_written(UniqueFd fd, std::string_view what) {
+  // Interrupted or not, the descriptor is gone.
+  if (::close(fd.release()) != 0 && errno != EINTR)
+    return errno_error(Code::kIo, fmt::format("writing {}", what), errno);
+  return {};
+}
+
 Result<void> write_file_atomically(const std::string& path, std::string_view bytes, unsigned mode,
                                    Durability durability) {
   const bool flush = durability == Durability::kPowerLoss;
@@ -113,6 +120,7 @@ Result<void> write_file_atomically(const std::string& path, std::string_view byt
   if (auto written = write_all(fd.get(), bytes, path); !written) return fail(std::move(written).error());
   if (::fchmod(fd.get(), mode) != 0) return fail(errno_error(Code::kIo, temporary, errno));
   if (flush && ::fsync(fd.get()) != 0) return fail(errno_error(Code::kIo, temporary, errno));
+  if (auto closed = close_written(std::move(fd), path); !closed) return fail(std::move(closed).error());
   if (::rename(temporary.c_str(), path.c_str()) != 0) return fail(errno_error(Code::kIo, path, errno));
   if (!flush) return {};
   UniqueFd directory(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

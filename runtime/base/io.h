@@ -43,6 +43,9 @@ Result<std::string> read_file(const std::string& path, uint64_t limit_bytes = ui
 Result<void> write_all(int fd, std::span<const std::byte> bytes, std::string_view what);
 Result<void> write_all(int fd, std::string_view text, std::string_view what);
 
+// Closes a file that was written: a file server that is full, or whose quota is used up, may tell only then. kIo names `what`.
+Result<void> close_written(UniqueFd fd, std::string_view what);
+
 // Fills `out` from `offset` of the file. kIo, or kCorrupt when the file ends before that; both name `path`.
 Result<void> read_exactly(int fd, std::span<std::byte> out, uint64_t offset, const std::string& path);
 

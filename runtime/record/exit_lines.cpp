@@ -18,10 +18,10 @@ namespace shardrun::record {
 Result<void> append_rank_exit(const RunDir& run, int attempt, const RankExit& exit) {
   const std::string path = run.node_exits(attempt, exit.node);
   const std::string line = to_line(exit);
-  const base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kFileMode));
+  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kFileMode));
   if (!fd) return base::errno_error(base::Code::kIo, path, errno);
   const ssize_t written = ::write(fd.get(), line.data(), line.size());
-  if (written == static_cast<ssize_t>(line.size())) return {};
+  if (written == static_cast<ssize_t>(line.size())) return base::close_written(std::move(fd), path);
   return base::errno_error(base::Code::kIo, "writing " + path, written < 0 ? errno : ENOSPC);
 }
 
