@@ -8,7 +8,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,6 +30,7 @@
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/rank/guard.h"
+#include "runtime/rank/heartbeat_file.h"
 #include "runtime/rank/memory_events.h"
 #include "runtime/rank/rank_logs.h"
 #include "runtime/rank/watch_link.h"
@@ -262,15 +262,6 @@ class Supervisor {
     kill_child();
   }
 
-  // Only whether the file changed counts: its server may have another clock.
-  void look_at_heartbeat_file() {
-    struct stat status {};
-    if (request_.heartbeat_file.empty() || ::stat(request_.heartbeat_file.c_str(), &status) != 0) return;
-    const std::array<int64_t, 3> seen{status.st_mtim.tv_sec, status.st_mtim.tv_nsec, status.st_size};
-    if (seen != heartbeat_file_) last_sign_ = steady_clock::now();
-    heartbeat_file_ = seen;
-  }
-
   void look_at_memory() {
     const auto now = steady_clock::now();
     if (now < next_memory_look_) return;
@@ -282,7 +273,7 @@ class Supervisor {
   contract::Beat read_beat() {
     contract::Beat beat;
     if (!ended_) {
-      look_at_heartbeat_file();
+      if (heartbeat_file_.has_changed()) last_sign_ = steady_clock::now();
       look_at_memory();
     }
     beat.state = ended_ ? 'D' : base::process_state(child_.pid);
@@ -421,7 +412,7 @@ class Supervisor {
   WatchLink link_;
   MemoryEvents memory_ = MemoryEvents::watch();
   steady_clock::time_point last_sign_ = steady_clock::now();  // when the program last gave a sign of life
-  std::array<int64_t, 3> heartbeat_file_{};                   // as it was last seen
+  HeartbeatFile heartbeat_file_{request_.heartbeat_file};
   steady_clock::time_point next_memory_look_ = steady_clock::now();
   int64_t resident_bytes_ = 0;
   steady_clock::time_point next_collection_ = steady_clock::now() + kOrphanTime;

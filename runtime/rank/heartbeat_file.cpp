@@ -1,0 +1,58 @@
+#include "runtime/rank/heartbeat_file.h"
+
+#include <sys/stat.h>
+
+#include <system_error>
+
+namespace shardrun::rank {
+
+HeartbeatFile::~HeartbeatFile() {
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  asked_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool HeartbeatFile::has_changed() {
+  if (path_.empty()) return false;
+  if (!start_thread()) return look();
+  const std::lock_guard lock(mutex_);
+  is_asked_ = true;
+  asked_.notify_all();
+  return std::exchange(changed_, false);
+}
+
+// False where the user may start no thread.
+bool HeartbeatFile::start_thread() {
+  if (thread_.joinable()) return true;
+  try {
+    thread_ = std::thread([this] { look_until_stopped(); });
+  } catch (const std::system_error&) {
+    // The caller looks.
+  }
+  return thread_.joinable();
+}
+
+void HeartbeatFile::look_until_stopped() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    asked_.wait(lock, [this] { return stops_ || is_asked_; });
+    if (stops_) return;
+    is_asked_ = false;
+    lock.unlock();
+    const bool changed = look();
+    lock.lock();
+    changed_ |= changed;
+  }
+}
+
+bool HeartbeatFile::look() {
+  struct stat status {};
+  if (::stat(path_.c_str(), &status) != 0) return false;
+  const std::array<int64_t, 3> now{status.st_mtim.tv_sec, status.st_mtim.tv_nsec, status.st_size};
+  return std::exchange(seen_, now) != now;
+}
+
+}  // namespace shardrun::rank
