@@ -8,6 +8,7 @@
 
 #include "launcher/runs/common.h"
 #include "launcher/verbs/command_line.h"
+#include "runtime/base/limits.h"
 
 namespace {
 
@@ -24,6 +25,8 @@ int main(int argc, char** argv) {
   namespace launcher = shardrun::launcher;
   open_closed_streams();
   launcher::CommandLine line;
+  if (auto enough = shardrun::base::refuse_small_stack(); !enough)
+    return launcher::fail(enough.error(), line.common);
   line.words.assign(argv + std::min(argc, 1), argv + argc);
   CLI::App app(
       "shardrun launches training jobs on Slurm clusters and on one machine, and trains sharded models.",

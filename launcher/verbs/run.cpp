@@ -17,6 +17,7 @@
 #include "launcher/agent/checkpoint_hold.h"
 #include "launcher/agent/child_program.h"
 #include "launcher/agent/conductor.h"
+#include "launcher/agent/own_limits.h"
 #include "launcher/agent/stop_signals.h"
 #include "launcher/foresight/prediction.h"
 #include "launcher/plan/node_memory.h"
@@ -385,6 +386,7 @@ int run(const RunOptions& options, const CommonOptions& common) {
                                              : prepare_existing(options.run_directory, options.id);
   if (!job) return fail(job.error(), common);
   if (!options.attach.empty()) {
+    if (auto raised = raise_own_limits(job->plan); !raised) return fail(raised.error(), common);
     auto signals = StopSignals::block();
     if (!signals) return fail(signals.error(), common);
     ::signal(SIGPIPE, SIG_IGN);
@@ -398,6 +400,7 @@ int run(const RunOptions& options, const CommonOptions& common) {
   if (job->plan.scheduler == "slurm" && !inside_allocation()) {
     return run_through_salloc(job->spec, options, *installed, common);
   }
+  if (auto raised = raise_own_limits(job->plan); !raised) return fail(raised.error(), common);
   if (auto copied = work_in_snapshot(*job); !copied) return fail(copied.error(), common);
   auto signals = StopSignals::block();
   if (!signals) return fail(signals.error(), common);

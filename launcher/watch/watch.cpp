@@ -1,4 +1,5 @@
 #include "launcher/watch/watch.h"
+#include "runtime/base/limits.h"
 #include "runtime/base/say.h"
 #include "runtime/base/unix_time.h"
 
@@ -10,7 +11,6 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -51,16 +51,6 @@ void tell(std::string_view line) {
 
 double monotonic_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// A rank needs a connection, and under the local scheduler two pipes and one of PMIx, too; the limit that we were started with
-// is left alone where it is enough.
-void make_room_for(size_t ranks) {
-  struct rlimit limit {};
-  const rlim_t wanted = 4 * ranks + 256;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
-  limit.rlim_cur = std::min(wanted, limit.rlim_max);
-  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 Result<UniqueFd> listen_on(bool loopback, uint16_t& port) {
@@ -126,7 +116,9 @@ std::string describe(const sockaddr_in& address) {
 }  // namespace
 
 Result<std::unique_ptr<Watch>> Watch::start(WatchOptions options) {
-  make_room_for(options.rank_nodes.size());
+  // A rank needs a connection, and under the local scheduler two pipes and one of PMIx, too; the limit that we were started with
+  // is left alone where it is enough.
+  base::make_room_for_descriptors(4 * static_cast<int64_t>(options.rank_nodes.size()) + 256);
   contract::WatchPlace place;
   ASSIGN_OR_RETURN(auto listener, listen_on(options.this_machine_only, place.port));
   ASSIGN_OR_RETURN(auto key, contract::random_key());

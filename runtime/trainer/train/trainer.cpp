@@ -1,7 +1,6 @@
 #include "runtime/trainer/train/trainer.h"
 
 #include <omp.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +21,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/limits.h"
 #include "runtime/base/trust.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/compile_cache.h"
@@ -241,13 +241,7 @@ record::TrainingMetrics summarize(const Session& session, const LoopOutcome& out
 }
 
 // A world of connections, files of data and a checkpoint at once: the limit that shells set is for interactive programs.
-void make_room_for_descriptors() {
-  constexpr rlim_t kEnough = 65536;
-  struct rlimit limit {};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough) return;
-  limit.rlim_cur = std::min(kEnough, limit.rlim_max);
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
+constexpr int64_t kEnoughDescriptors = 65536;
 
 // A rank's whole life, in order. Members are destroyed bottom-up: the communicators go before the session,
 // whose arena an operation in flight may still name, and the GPU after both.
@@ -258,7 +252,7 @@ class Trainer {
       : env_(env), spec_(spec), plan_(plan), run_dir_{env.run_directory}, progress_(progress) {}
 
   Result<int> run() {
-    make_room_for_descriptors();
+    base::make_room_for_descriptors(kEnoughDescriptors);
     ::omp_set_num_threads(std::max(1, plan_.cpus_per_rank));
     RETURN_IF_ERROR(open_gpu());
     RETURN_IF_ERROR(connect());
