@@ -21,6 +21,7 @@
 #include "launcher/submit/tokenizer_lint.h"
 #include "runtime/base/command.h"
 #include "runtime/base/trust.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/container_runtime.h"
 #include "runtime/plan/pipeline.h"
 #include "runtime/spec/toml_value.h"
@@ -211,6 +212,24 @@ Result<void> check_checkpoint_folder(const spec::JobSpec& spec, const std::strin
                                            origin, folder, std::strerror(errno)));
 }
 
+// The plan carries them to the ranks as JSON.
+Result<void> check_names_of_folders(const record::LaunchPlan& plan) {
+  for (const auto& [what, path] :
+       {std::pair("working directory", &plan.working_directory),
+        std::pair("run directory", &plan.run_directory), std::pair("path of shardrun", &plan.rank_program)}) {
+    for (std::string_view left = *path; !left.empty();) {
+      const size_t length = base::character_length(left);
+      if (length == 0)
+        return Error(Code::kInvalid,
+                     fmt::format("the {} {} is not UTF-8, as plan.json must be, so ranks would not find it; "
+                                 "use another, or rename it",
+                                 what, base::visible(*path)));
+      left.remove_prefix(length);
+    }
+  }
+  return {};
+}
+
 // Returns why a folder is most likely seen by this machine alone; "" where nothing speaks for it.
 std::string why_private(const std::string& folder) {
   struct statfs system {};
@@ -361,6 +380,7 @@ Warnings warn_of_private_folders(const spec::JobSpec& spec, const std::string& w
 }
 
 Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPlan& plan, bool dry_run) {
+  RETURN_IF_ERROR(check_names_of_folders(plan));
   auto warnings = check_files(spec, plan.working_directory,
                               plan.scheduler != "local" ? RanksRun::kElsewhere : RanksRun::kHere);
   if (!warnings) return warnings;
