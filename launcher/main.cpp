@@ -1,5 +1,6 @@
 // shardrun: the command line, made of the verbs of launcher/verbs.
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@ void open_closed_streams() {
 int main(int argc, char** argv) {
   namespace launcher = shardrun::launcher;
   open_closed_streams();
+  ::signal(SIGXFSZ, SIG_IGN);  // writing past `ulimit -f` is an error that names the file
   launcher::CommandLine line;
   if (auto enough = shardrun::base::refuse_small_stack(); !enough)
     return launcher::fail(enough.error(), line.common);

@@ -1,6 +1,8 @@
 // lib/shardrun/shardrun-rank: the trainer of a rank, which its supervisor starts, and the tools, which bin/shardrun-rank becomes.
 //
 // What it is linked with takes longer to load than all that a supervisor does, which is therefore another program.
+#include <signal.h>
+
 #include <array>
 #include <charconv>
 #include <cstdio>
@@ -71,6 +73,7 @@ int run_trainer(std::span<char* const> arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ::signal(SIGXFSZ, SIG_IGN);  // writing past `ulimit -f` is an error that names the file
   if (auto ours = shardrun::base::refuse_if_others_write("/proc/self/exe");
       !ours && ours.error().code() == shardrun::base::Code::kRefused)
     return fail(ours.error());

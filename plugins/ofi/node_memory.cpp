@@ -164,7 +164,8 @@ Status NodeMemory::connect(std::span<const uint64_t> cookies, uint32_t mine, uin
   const uint64_t bytes = to_pages(sizeof(Board)) + 2 * kChannels * geometry_.region_bytes();
   if (ftruncate(own_.descriptor, static_cast<off_t>(bytes)) != 0)
     return {SHARDRUN_COMM_IO,
-            fmt::format("/dev/shm refuses a file of {} bytes: {}", bytes, std::strerror(errno))};
+            fmt::format("/dev/shm refuses a file of {} bytes: {}{}", bytes, std::strerror(errno),
+                        errno == EFBIG ? "; start the job behind `ulimit -f unlimited`" : "")};
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
     File& file = files_[rank];
     file.cookie = cookies[rank];
