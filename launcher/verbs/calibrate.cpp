@@ -13,6 +13,7 @@
 #include "launcher/foresight/calibration_file.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/view/progress.h"
+#include "runtime/base/allowance.h"
 #include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
 #include "runtime/contract/exit_code.h"
@@ -128,10 +129,10 @@ std::vector<std::string> own_sizes(const spec::JobSpec& spec) {
   return sizes;
 }
 
-// This machine, with a rank on each CPU.
+// This machine, with a rank on each CPU that we may use.
 spec::JobSpec spec_of_this_machine(const CommonOptions& common) {
   spec::JobSpec spec;
-  spec.resources.ranks_per_node = static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  spec.resources.ranks_per_node = base::usable_cpus();
   spec.cluster.scheduler = spec::SchedulerKind::kLocal;
   spec.logging.directory = common.runs_directory;
   return spec;

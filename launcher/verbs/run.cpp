@@ -39,6 +39,7 @@
 #include "launcher/view/follower.h"
 #include "launcher/view/loss_plot.h"
 #include "launcher/view/progress.h"
+#include "runtime/base/allowance.h"
 #include "runtime/base/io.h"
 #include "runtime/base/say.h"
 #include "runtime/base/trust.h"
@@ -284,6 +285,15 @@ Result<CheckpointHold> hold_checkpoints(const Prepared& job) {
                               });
 }
 
+// What follows from the spec alone is asked, without the programs' own part: a job that fits is never warned of.
+void warn_of_memory(const Prepared& job) {
+  if (job.plan.scheduler != "local" || job.spec.program.trainer.empty()) return;
+  const auto model = plan::job_memory(job.spec, job.plan.batch, rank_place(job.plan));
+  if (!model) return;
+  if (auto fits = fits_in_memory(model->memory, job.plan.world_size(), base::usable_memory_bytes()); !fits)
+    warn({fits.error().message() + ", so the kernel may kill it; `shardrun plan` says what it holds"});
+}
+
 // Returns what a rank of the job was to hold, in bytes.
 std::optional<int64_t> predicted_memory_bytes(const Prepared& job) {
   const auto model = plan::job_memory(job.spec, job.plan.batch, measured_place(job.spec, job.plan));
@@ -400,6 +410,7 @@ int run(const RunOptions& options, const CommonOptions& common) {
   if (job->plan.scheduler == "slurm" && !inside_allocation()) {
     return run_through_salloc(job->spec, options, *installed, common);
   }
+  warn_of_memory(*job);
   if (auto raised = raise_own_limits(job->plan); !raised) return fail(raised.error(), common);
   if (auto copied = work_in_snapshot(*job); !copied) return fail(copied.error(), common);
   auto signals = StopSignals::block();

@@ -12,27 +12,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "runtime/base/allowance.h"
 #include "runtime/base/io.h"
 
 namespace shardrun::rank {
 namespace {
-
-// Returns the CPUs that this process may use; none if the kernel does not say.
-std::vector<int> allowed_cpus() {
-  std::vector<int> cpus;
-  for (int capacity = 1024; capacity <= (1 << 20); capacity *= 4) {
-    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(capacity),
-                                                               [](cpu_set_t* p) { CPU_FREE(p); });
-    const size_t bytes = CPU_ALLOC_SIZE(capacity);
-    if (::sched_getaffinity(0, bytes, set.get()) == 0) {
-      for (int cpu = 0; cpu < capacity; ++cpu)
-        if (CPU_ISSET_S(static_cast<size_t>(cpu), bytes, set.get())) cpus.push_back(cpu);
-      return cpus;
-    }
-    if (errno != EINVAL) break;
-  }
-  return cpus;
-}
 
 // Returns the numbers of a list of the kernel's, "0-3,96-99"; none of a file that is not there.
 std::vector<int> read_list(const std::string& path) {
@@ -92,7 +76,7 @@ std::vector<int> slice_cpus(const std::vector<Core>& cores, int local_rank, int 
 }
 
 Binding choose_binding(int local_rank, int local_world_size, int cpus_per_rank) {
-  const std::vector<int> cpus = allowed_cpus();
+  const std::vector<int> cpus = base::allowed_cpus();
   const int allowed = static_cast<int>(cpus.size());
   // The scheduler has bound this rank already, or there is nothing to divide.
   if (allowed == 0 || (allowed == cpus_per_rank && local_world_size > 1)) return {};

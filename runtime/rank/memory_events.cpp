@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "runtime/base/allowance.h"
 #include "runtime/base/io.h"
 
 namespace shardrun::rank {
@@ -15,15 +16,6 @@ std::string_view take_line(std::string_view& text) {
   return line;
 }
 
-bool names_controller(std::string_view controllers, std::string_view wanted) {
-  while (!controllers.empty()) {
-    const size_t comma = controllers.find(',');
-    if (controllers.substr(0, comma) == wanted) return true;
-    controllers.remove_prefix(comma == std::string_view::npos ? controllers.size() : comma + 1);
-  }
-  return false;
-}
-
 std::optional<int64_t> read_kills(const std::string& path) {
   const auto text = base::read_file(path, /*limit_bytes=*/4096);
   return text ? oom_kills(*text) : std::nullopt;
@@ -32,18 +24,9 @@ std::optional<int64_t> read_kills(const std::string& path) {
 }  // namespace
 
 std::string memory_events_path(std::string_view cgroups, const std::string& root) {
-  std::string unified;
-  while (!cgroups.empty()) {  // "5:memory:/slurm/job_7" or "0::/system.slice/slurmstepd.scope"
-    const std::string_view line = take_line(cgroups);
-    const size_t first = line.find(':');
-    const size_t second = first == std::string_view::npos ? first : line.find(':', first + 1);
-    if (second == std::string_view::npos) continue;
-    const std::string_view controllers = line.substr(first + 1, second - first - 1);
-    const std::string place(line.substr(second + 1));
-    if (names_controller(controllers, "memory")) return root + "/memory" + place + "/memory.oom_control";
-    if (controllers.empty()) unified = root + place + "/memory.events";
-  }
-  return unified;
+  const auto group = base::find_cgroup(cgroups, "memory", root);
+  if (!group) return "";
+  return group->mount + group->path + (group->is_unified ? "/memory.events" : "/memory.oom_control");
 }
 
 std::optional<int64_t> oom_kills(std::string_view text) {

@@ -1,12 +1,12 @@
 #include "runtime/tools/language_model.h"
 
-#include <unistd.h>
-
 #include <filesystem>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "runtime/base/allowance.h"
 #include "runtime/base/io.h"
 #include "runtime/tools/adapted_weights.h"
 #include "runtime/trainer/generate/decoder.h"
@@ -109,7 +109,8 @@ Result<void> check_capacity(const LanguageModel& model, int64_t tokens) {
 }
 
 double memory_bytes() {
-  return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  const auto bytes = base::usable_memory_bytes();
+  return bytes ? static_cast<double>(*bytes) : std::numeric_limits<double>::infinity();
 }
 
 Result<LanguageModel> load_language_model(const ModelPlace& place) {

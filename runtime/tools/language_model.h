@@ -29,7 +29,7 @@ struct LanguageModel {
   std::vector<int32_t> ends;  // tokens that end an answer, as the folder's configuration says
 };
 
-// The bytes of memory that this machine has.
+// The bytes of memory that this process may use of its machine.
 double memory_bytes();
 
 // kInvalid when keys and values of so many tokens do not fit this machine's memory.

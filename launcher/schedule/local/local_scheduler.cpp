@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <map>
 #include <set>
-#include <thread>
 
 #include <fmt/format.h>
 
@@ -19,6 +18,7 @@
 #include "launcher/schedule/local/spawn.h"
 #include "launcher/schedule/local/temporary_directory.h"
 #include "launcher/schedule/stop_words.h"
+#include "runtime/base/allowance.h"
 #include "runtime/base/descendants.h"
 #include "runtime/base/io.h"
 #include "runtime/base/unix_time.h"
@@ -107,7 +107,7 @@ Environment job_environment(const StepRequest& request, int world_size) {
   // rank where it finds no route for that (docs/decisions/0040-one-source-for-debian-12-to-forky.md).
   environment.set_default("OMPI_MCA_btl", "^tcp");
   // There are more ranks than CPUs: a rank that waits must let the others run.
-  if (world_size > static_cast<int>(std::thread::hardware_concurrency())) {
+  if (world_size > base::usable_cpus()) {
     environment.set_default("OMPI_MCA_mpi_yield_when_idle", "1");
   }
   return environment;
