@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "launcher/submit/script.h"
 #include "runtime/base/command.h"
 #include "runtime/base/io.h"
 #include "runtime/base/state_folder.h"
@@ -36,6 +35,16 @@ constexpr std::string_view kFindPrograms =
     "{ command -v -- \"$1\" && command -v sbatch; } >/dev/null 2>&1 || [ ! -r /etc/profile ] || "
     "set -- \"$(command -v bash || echo sh)\" -c \"$profile\" sh \"$@\"; ";
 constexpr std::string_view kArrived = "shardrun: it arrived";  // a line of standard error there
+
+// Quotes for whichever shell the user has there: csh replaces a ! also in quotes, and fish reads \\ and \' there.
+std::string quoted_for_login_shell(const std::string& word) {
+  std::string out = "'";
+  for (const char c : word) {
+    const bool outside = c == '\'' || c == '!' || c == '\\';
+    out += outside ? std::string("'\\") + c + "'" : std::string(1, c);
+  }
+  return out + "'";
+}
 
 // The socket of the shared connection. A path of a UNIX socket has at most 107 bytes, of which ssh adds 40 for %C and 17 while it
 // makes the socket.
@@ -91,7 +100,7 @@ std::vector<std::string> ssh_command(const RemoteHost& remote, const std::vector
   for (std::string& word : shared_connection()) argv.push_back(std::move(word));
   argv.emplace_back(terminal ? "-t" : "-T");
   std::string line;
-  for (const std::string& word : words) line += (line.empty() ? "" : " ") + shell_quoted(word);
+  for (const std::string& word : words) line += (line.empty() ? "" : " ") + quoted_for_login_shell(word);
   argv.insert(argv.end(), {"--", remote.host, line});
   return argv;
 }

@@ -24,8 +24,8 @@ struct RemoteHost {
 // kInvalid when ssh would take the host for an option, or it has blanks or control characters.
 base::Result<void> check_host(const RemoteHost& remote);
 
-// Returns the argv of ssh for a command there. The remote login shell gets each word in single quotes, so that a word arrives
-// as it is, whatever it holds. `terminal` asks for one there.
+// Returns the argv of ssh for a command there. The remote login shell, which may be csh or fish, gets each word in quotes, so that a
+// word arrives as it is, whatever it holds; only csh takes no newline. `terminal` asks for one there.
 std::vector<std::string> ssh_command(const RemoteHost& remote, const std::vector<std::string>& words,
                                      bool terminal = false);
 

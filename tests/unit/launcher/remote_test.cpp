@@ -13,3 +13,8 @@ TEST_CASE("remote: a ~ before the directory there is the home folder there, and 
   CHECK_EQ(directory_of("/fsx/me/~"), "/fsx/me/~");
   CHECK_EQ(directory_of("~old"), "~old");
 }
+
+TEST_CASE("remote: what csh and fish would read in quotes goes there outside of them") {
+  const auto argv = ssh_command(RemoteHost{"me@login", "~", "shardrun"}, {"echo", "it's $A !b \\\\ c"});
+  CHECK_EQ(argv.back(), R"('echo' 'it'\''s $A '\!'b '\\''\\' c')");
+}
