@@ -53,8 +53,9 @@ Status reserve(int descriptor, uint64_t offset, uint64_t bytes) {
   } while (error == EINTR);
   if (error == 0) return {};
   return {SHARDRUN_COMM_IO,
-          fmt::format("/dev/shm has no {} bytes for ranks of one node to pass bytes through: {}", bytes,
-                      std::strerror(error))};
+          fmt::format("/dev/shm has no {} bytes for ranks of one node to pass bytes through: {}; see `df -h "
+                      "{}`, and give it more (a container: --shm-size)",
+                      bytes, std::strerror(error), kFolder)};
 }
 
 }  // namespace
