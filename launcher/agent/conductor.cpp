@@ -1,8 +1,10 @@
 #include "launcher/agent/conductor.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <set>
 #include <utility>
@@ -336,9 +338,22 @@ class Conductor {
   // Does what follows an attempt; returns whether another begins here.
   Result<bool> follow(const Attempt& attempt, Verdict verdict) {
     ASSIGN_OR_RETURN(const Decision decision, end(attempt, std::move(verdict)));
-    if (decision.next == Next::kRestart) ++restarts_;
+    if (decision.next == Next::kRestart) {
+      ++restarts_;
+      wait_unless_stopped(decision.pause);
+    }
     if (decision.next == Next::kRequeue) requeue(attempt);
     return decision.next == Next::kRestart;
+  }
+
+  // Leaves a request to stop to the next attempt, which reads it as soon as it begins.
+  void wait_unless_stopped(std::chrono::seconds pause) const {
+    const auto end = std::chrono::steady_clock::now() + pause;
+    for (auto left = std::chrono::milliseconds(pause); left.count() > 0;) {
+      pollfd stop{.fd = request_.stop_fd, .events = POLLIN, .revents = 0};
+      if (::poll(&stop, 1, static_cast<int>(left.count())) > 0) return;
+      left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    }
   }
 
   // Waits for the ranks of the attempt that has lost its conductor; returns as follow().
@@ -498,7 +513,11 @@ class Conductor {
     input.restarts_here = restarts_;
     if (!next_) input.too_few = next_.error().message();
     input.can_requeue = static_cast<bool>(request_.requeue);
-    for (const record::Attempt& one : record_.attempts) input.checkpoints.push_back(one.checkpoint_step);
+    for (const record::Attempt& one : record_.attempts) {
+      input.checkpoints.push_back(one.checkpoint_step);
+      const bool by_scheduler = one.first_cause && one.first_cause->kind == "scheduler";
+      input.scheduler_faults = by_scheduler ? input.scheduler_faults + 1 : 0;
+    }
     Decision decision = decide(input, request_.spec->fault_tolerance);
     if (!left_out_.empty()) record_.verdict += "; " + left_out_ + ", and was left out";
     if (attempt.plan.nodes < request_.plan.nodes)
@@ -516,7 +535,9 @@ class Conductor {
                  .status = record::status_name(record_.status),
                  .verdict = record_.verdict});
     if (decision.next == Next::kRestart) {
-      tell(fmt::format("attempt {}: {}; starting again", attempt.number, record_.verdict));
+      const auto pause = decision.pause.count();
+      tell(fmt::format("attempt {}: {}; starting again{}", attempt.number, record_.verdict,
+                       pause > 0 ? fmt::format(" in {} s", pause) : ""));
     }
     write_end(record_, *request_.spec, directory_);
     write_trace(attempt);

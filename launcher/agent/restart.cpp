@@ -21,6 +21,17 @@ int restarts_without_progress(const std::vector<std::optional<int64_t>>& checkpo
   return std::max(0, without);
 }
 
+namespace {
+
+std::chrono::seconds pause_behind(int scheduler_faults) {
+  constexpr int kFirst = 5, kLongest = 60;
+  int seconds = scheduler_faults > 0 ? kFirst : 0;
+  for (int more = 1; more < scheduler_faults && seconds < kLongest; ++more) seconds *= 2;
+  return std::chrono::seconds(std::min(seconds, kLongest));
+}
+
+}  // namespace
+
 Decision decide(const RestartInput& input, const spec::FaultToleranceSpec& settings) {
   if (input.status == RunStatus::kPreempted) {
     return {settings.requeue && input.can_requeue ? Next::kRequeue : Next::kStop, ""};
@@ -44,7 +55,7 @@ Decision decide(const RestartInput& input, const spec::FaultToleranceSpec& setti
     return {Next::kStop,
             fmt::format("not started again: {} restarts in a row wrote no newer checkpoint", hopeless)};
   }
-  if (may_restart && enough_nodes) return {Next::kRestart, ""};
+  if (may_restart && enough_nodes) return {Next::kRestart, "", pause_behind(input.scheduler_faults)};
   if (may_requeue) return {Next::kRequeue, input.too_few};
   return {Next::kStop,
           fmt::format("not started again: {}; [fault_tolerance] spares adds nodes, min_nodes lets "

@@ -5,11 +5,13 @@
 // 93 (the program says that another try cannot help), exit code 2 (bad input), a refusal, lack of memory, or a
 // request to stop, and not after kHopelessRestarts in a row that wrote no newer checkpoint than the attempts before
 // them, counted over all starts of the job. A command has no checkpoints that we know of, so each of its restarts
-// counts.
+// counts. Behind one that the scheduler could not begin, or ended itself, the next waits some seconds, and longer behind each
+// further one: a controller that starts again or changes its machine refuses everything for a while.
 //
 // Thread rule: pure.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +33,7 @@ struct RestartInput {
   int restarts_here = 0;       // restarts in this allocation so far
   std::string too_few;         // why the nodes that are left cannot go on; empty if they can
   bool can_requeue = false;    // there is a queue to go back to
+  int scheduler_faults = 0;    // attempts in a row, with this one, of which the scheduler was the first cause
   // Newest step that each attempt wrote, oldest attempt first.
   std::vector<std::optional<int64_t>> checkpoints;
 };
@@ -38,6 +41,7 @@ struct RestartInput {
 struct Decision {
   Next next = Next::kStop;
   std::string why;  // explains a stop or a requeue that the settings alone do not explain; else ""
+  std::chrono::seconds pause{};  // before a restart
 };
 
 Decision decide(const RestartInput& input, const spec::FaultToleranceSpec& settings);

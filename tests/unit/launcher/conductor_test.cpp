@@ -4,10 +4,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <thread>
+#include <vector>
 
 #include "launcher/agent/conductor_lock.h"
 #include "runtime/base/io.h"
@@ -222,6 +226,36 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(record->exit_code == 4);
   CHECK(record_on_disk().status == RunStatus::kFailed);
   CHECK(record->verdict == "the ranks could not be started: no such partition");
+}
+
+TEST_CASE_FIXTURE(
+    Fixture,
+    "conductor: behind a fault of the scheduler the next attempt waits, but not once a stop is asked for") {
+  using namespace std::chrono_literals;
+  spec.fault_tolerance.max_restarts = 1;
+  std::array<int, 2> stop{};
+  REQUIRE(::pipe(stop.data()) == 0);
+  request.stop_fd = stop[0];
+  std::vector<std::chrono::steady_clock::time_point> began;
+  FakeScheduler scheduler([&](const StepRequest& step) -> Result<StepOutcome> {
+    began.push_back(std::chrono::steady_clock::now());
+    if (step.attempt == 0) return Error(Code::kIo, "no such partition");
+    return two_ranks_end_with(0, 0);
+  });
+  std::thread asks([&] {
+    std::this_thread::sleep_for(300ms);
+    CHECK(::write(stop[1], "x", 1) == 1);
+  });
+
+  const auto record = conduct(scheduler, request);
+
+  asks.join();
+  ::close(stop[0]);
+  ::close(stop[1]);
+  REQUIRE(began.size() == 2);
+  CHECK(began[1] - began[0] > 200ms);
+  CHECK(began[1] - began[0] < 4s);
+  CHECK(record->status == RunStatus::kCompleted);
 }
 
 TEST_CASE_FIXTURE(Fixture, "conductor: a refusal by the scheduler ends with 3") {

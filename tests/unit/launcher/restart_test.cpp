@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <utility>
+
 #include "runtime/contract/exit_code.h"
 
 using namespace shardrun;
@@ -60,6 +63,19 @@ TEST_CASE(
   CHECK(decision.why == "not started again: 3 restarts in a row wrote no newer checkpoint");
   input.checkpoints = {10, {}, 10, 15};
   CHECK(decide(input, settings(10, true)).next == Next::kRestart);
+}
+
+TEST_CASE(
+    "restart: behind a fault of the scheduler the next attempt waits, and longer behind each further one") {
+  using namespace std::chrono_literals;
+  RestartInput input = failed(contract::kExitInfrastructure);
+  CHECK(decide(input, settings(10)).pause == 0s);
+  for (const auto& [faults, pause] :
+       {std::pair(1, 5s), std::pair(2, 10s), std::pair(3, 20s), std::pair(90, 60s)}) {
+    input.scheduler_faults = faults;
+    CHECK(decide(input, settings(10)).next == Next::kRestart);
+    CHECK(decide(input, settings(10)).pause == pause);
+  }
 }
 
 TEST_CASE("restart: the first attempt is no restart, and only a larger step is progress") {
