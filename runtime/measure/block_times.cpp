@@ -1,8 +1,10 @@
 #include "runtime/measure/block_times.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "runtime/measure/group_values.h"
 #include "runtime/trainer/model/llama.h"
@@ -14,14 +16,21 @@ using record::Spread;
 using record::StepProbe;
 
 constexpr int kLayers = 2;         // layers of a probe; the first one of a pass finds colder caches
-constexpr int kRounds = 2;         // at least this many count
-constexpr double kSeconds = 0.06;  // CPU seconds that are enough for one probe
+constexpr int kRounds = 2;         // of a window, at least
+constexpr double kSeconds = 0.06;  // CPU seconds that are enough for a window
 constexpr int kMostRounds = 40;
 
-// Seconds by round.
-struct Times {
-  std::vector<double> table_forward, table_backward, layer_forward, layer_backward, head_forward,
-      head_backward;
+// Seconds that one kind of pass took in a window.
+struct Passes {
+  double seconds = 0.0;
+  int count = 0;
+
+  void add(double one) { seconds += one, ++count; }
+  double mean() const { return seconds / count; }
+};
+
+struct Window {
+  Passes table_forward, table_backward, layer_forward, layer_backward, head_forward, head_backward;
 };
 
 // One rank's model with all that its blocks need.
@@ -47,7 +56,7 @@ class Bench {
     return bench;
   }
 
-  base::Result<void> round(Times& times) {
+  base::Result<void> round(Window& window) {
     model_->set_batch({.tokens = tokens_,
                        .targets = targets_,
                        .loss_scale = 1.0F / static_cast<float>(tokens_.size()),
@@ -57,19 +66,19 @@ class Bench {
       const double begin = cpu_seconds();
       RETURN_IF_ERROR(model_->forward(visit, parameters_of(visit)));
       const double seconds = (cpu_seconds() - begin) / cpus_;
-      (visit == 0       ? times.table_forward
-       : visit == kHead ? times.head_forward
-                        : times.layer_forward)
-          .push_back(seconds);
+      (visit == 0       ? window.table_forward
+       : visit == kHead ? window.head_forward
+                        : window.layer_forward)
+          .add(seconds);
     }
     for (int visit = kHead; visit >= 0; --visit) {
       const double begin = cpu_seconds();
       RETURN_IF_ERROR(model_->backward(visit, parameters_of(visit), gradient_of(visit)));
       const double seconds = (cpu_seconds() - begin) / cpus_;
-      (visit == 0       ? times.table_backward
-       : visit == kHead ? times.head_backward
-                        : times.layer_backward)
-          .push_back(seconds);
+      (visit == 0       ? window.table_backward
+       : visit == kHead ? window.head_backward
+                        : window.layer_backward)
+          .add(seconds);
     }
     return {};
   }
@@ -111,24 +120,31 @@ class Bench {
   std::vector<int32_t> tokens_, targets_;
 };
 
-base::Result<Times> run(comm::Communicator& world, const StepProbe& probe, model::Checkpointing checkpointing,
-                        int cpus, bool cold) {
+base::Result<std::vector<Window>> run(comm::Communicator& world, const StepProbe& probe,
+                                      model::Checkpointing checkpointing, int cpus, int windows) {
   ASSIGN_OR_RETURN(auto bench, Bench::create(probe, checkpointing, cpus));
-  Times warm, times;
-  if (cold) RETURN_IF_ERROR(bench.round(warm));
+  Window cold;
+  RETURN_IF_ERROR(bench.round(cold));
   RETURN_IF_ERROR(complete(world, world.barrier()));
-  const double begin = cpu_seconds();
-  for (int round = 0; round < kMostRounds; ++round) {
-    if (round >= kRounds && cpu_seconds() - begin > kSeconds * cpus) break;
-    RETURN_IF_ERROR(bench.round(times));
+  std::vector<Window> timed(static_cast<size_t>(windows));
+  for (Window& window : timed) {
+    const double begin = cpu_seconds();
+    for (int round = 0; round < kMostRounds; ++round) {
+      if (round >= kRounds && cpu_seconds() - begin > kSeconds * cpus) break;
+      RETURN_IF_ERROR(bench.round(window));
+    }
   }
-  return times;
+  return timed;
 }
 
-base::Result<Spread> pooled(comm::Communicator& world, const std::vector<double>& values) {
-  const Spread own = Spread::of(values);
-  ASSIGN_OR_RETURN(auto all, gather_values(world, {own.low, own.median, own.high}));
-  return Spread::of(std::move(all));
+// Adds the means of one kind of pass in all ranks' windows.
+base::Result<void> pool(comm::Communicator& world, const std::vector<Window>& windows, Passes Window::*kind,
+                        std::vector<double>& pooled) {
+  std::vector<double> means;
+  for (const Window& window : windows) means.push_back((window.*kind).mean());
+  ASSIGN_OR_RETURN(const auto all, gather_values(world, std::move(means)));
+  pooled.insert(pooled.end(), all.begin(), all.end());
+  return {};
 }
 
 }  // namespace
@@ -153,23 +169,25 @@ std::vector<StepProbe> probes_to_make() {
   return probes;
 }
 
-base::Result<void> time_blocks(comm::Communicator& world, int cpus, StepProbe& probe) {
-  ASSIGN_OR_RETURN(const auto whole, run(world, probe, model::Checkpointing::kNone, cpus, /*cold=*/true));
+base::Result<void> BlockTimes::measure(comm::Communicator& world, int cpus) {
+  ASSIGN_OR_RETURN(const auto whole, run(world, probe_, model::Checkpointing::kNone, cpus, windows_));
   ASSIGN_OR_RETURN(const auto selective,
-                   run(world, probe, model::Checkpointing::kSelective, cpus, /*cold=*/false));
+                   run(world, probe_, model::Checkpointing::kSelective, cpus, windows_));
   const struct {
-    const std::vector<double>& values;
+    const std::vector<Window>& windows;
+    Passes Window::*kind;
     Spread& out;
-  } kinds[] = {{whole.table_forward, probe.table_forward},
-               {whole.table_backward, probe.table_backward},
-               {whole.layer_forward, probe.layer_forward},
-               {whole.layer_backward, probe.layer_backward},
-               {selective.layer_backward, probe.layer_backward_selective},
-               {whole.head_forward, probe.head_forward},
-               {whole.head_backward, probe.head_backward}};
-  for (const auto& kind : kinds) {
-    ASSIGN_OR_RETURN(auto spread, pooled(world, kind.values));
-    kind.out = spread;
+  } kinds[] = {{whole, &Window::table_forward, probe_.table_forward},
+               {whole, &Window::table_backward, probe_.table_backward},
+               {whole, &Window::layer_forward, probe_.layer_forward},
+               {whole, &Window::layer_backward, probe_.layer_backward},
+               {selective, &Window::layer_backward, probe_.layer_backward_selective},
+               {whole, &Window::head_forward, probe_.head_forward},
+               {whole, &Window::head_backward, probe_.head_backward}};
+  pooled_.resize(std::size(kinds));
+  for (size_t i = 0; i < std::size(kinds); ++i) {
+    RETURN_IF_ERROR(pool(world, kinds[i].windows, kinds[i].kind, pooled_[i]));
+    kinds[i].out = Spread::of(pooled_[i]);
   }
   return {};
 }

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "runtime/record/calibration.h"
@@ -20,7 +21,22 @@ record::StepProbe probe_of(const ProbeSizes& sizes);
 // Returns shapes from small to large; the times of the shapes between follow from theirs.
 std::vector<record::StepProbe> probes_to_make();
 
-// Fills in the seconds, pooled over all ranks. `cpus` is the number of OpenMP threads of this rank.
-base::Result<void> time_blocks(comm::Communicator& world, int cpus, record::StepProbe& probe);
+// The blocks of one shape. A pass of a block is now and then much longer than most; a step has many of them and takes what they take on
+// average. So what counts is the mean over a window of some hundredths of a second, about a step of a small model, and of all ranks'
+// windows, whose quartiles a probe has, the median: what disturbs a machine for longer than a window disturbs some of them.
+class BlockTimes {
+ public:
+  BlockTimes(record::StepProbe shape, int windows) : probe_(std::move(shape)), windows_(windows) {}
+
+  // Adds so many windows of every rank. `cpus` is the number of OpenMP threads of this rank. Called again at another moment it
+  // adds to those before.
+  base::Result<void> measure(comm::Communicator& world, int cpus);
+  const record::StepProbe& probe() const { return probe_; }
+
+ private:
+  record::StepProbe probe_;
+  int windows_;
+  std::vector<std::vector<double>> pooled_;  // the windows' means, by kind of pass
+};
 
 }  // namespace shardrun::measure

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -54,11 +55,17 @@ struct Card {
   cpu_set_t cpus{};
 };
 
+constexpr int kOwnWindows =
+    4;  // of the job's own blocks, each time: their times are taken as they are measured
+
 class Calibrator {
  public:
+  // own: the shape of the job's blocks, if they are measured.
   Calibrator(const contract::RankJob& job, std::string provider, bool only_network,
-             std::vector<record::StepProbe> probes)
-      : job_(job), provider_(std::move(provider)), only_network_(only_network), probes_(std::move(probes)) {}
+             const std::optional<record::StepProbe>& own)
+      : job_(job), provider_(std::move(provider)), only_network_(only_network) {
+    if (own && !only_network) own_.emplace(*own, kOwnWindows);
+  }
 
   Result<void> run(const std::string& output) {
     ::omp_set_num_threads(std::max(1, job_.plan.cpus_per_rank));
@@ -66,6 +73,9 @@ class Calibrator {
     RETURN_IF_ERROR(describe());
     if (!only_network_) RETURN_IF_ERROR(measure_computing());
     RETURN_IF_ERROR(measure_network());
+    // A minute after the first time: what disturbs a machine for seconds disturbs one of the two.
+    if (own_) RETURN_IF_ERROR(measure_blocks(*own_));
+    if (own_) c_.steps.push_back(own_->probe());
     if (job_.env.global_rank != 0) return {};
     return base::write_file_atomically(output, record::to_toml(c_));
   }
@@ -162,13 +172,21 @@ class Calibrator {
     c_.memory_bytes_per_second = memory;
     ASSIGN_OR_RETURN(auto update, measure::time_update(all, cpus));
     c_.update_seconds_per_parameter = update;
-    for (record::StepProbe& probe : c_.steps = probes_) {
-      say(fmt::format("steps of hidden {}, {} x {} tokens", probe.hidden, probe.micro_batch,
-                      probe.sequence_length));
-      RETURN_IF_ERROR(measure::time_blocks(all, cpus, probe));
+    for (const record::StepProbe& shape : measure::probes_to_make()) {
+      measure::BlockTimes times(shape, 1);
+      RETURN_IF_ERROR(measure_blocks(times));
+      c_.steps.push_back(times.probe());
     }
+    if (own_) RETURN_IF_ERROR(measure_blocks(*own_));
     c_.measured_at = base::unix_now();
     return {};
+  }
+
+  Result<void> measure_blocks(measure::BlockTimes& times) {
+    const record::StepProbe& shape = times.probe();
+    say(fmt::format("steps of hidden {}, {} x {} tokens", shape.hidden, shape.micro_batch,
+                    shape.sequence_length));
+    return times.measure(*world_.communicators.front(), std::max(1, job_.plan.cpus_per_rank));
   }
 
   Result<void> measure_network() {
@@ -183,34 +201,32 @@ class Calibrator {
   const contract::RankJob& job_;
   std::string provider_;
   bool only_network_;
-  std::vector<record::StepProbe> probes_;
+  std::optional<measure::BlockTimes> own_;
   Calibration c_;
   std::vector<measure::CollectiveGroup> groups_;
   std::vector<std::vector<uint32_t>> members_;  // members of their communicators, in the same order
   comm::World world_;
 };
 
-// The shapes that are always measured, and the job's own where its sizes are given; false: they are none.
-bool add_probes(std::span<char* const> sizes, std::vector<record::StepProbe>& probes) {
-  probes = measure::probes_to_make();
-  if (sizes.empty()) return true;
+// Returns the shape of these sizes; nothing where they are none.
+std::optional<record::StepProbe> shape_of(std::span<char* const> sizes) {
   measure::ProbeSizes numbers{};
-  if (sizes.size() != numbers.size()) return false;
+  if (sizes.size() != numbers.size()) return std::nullopt;
   for (size_t i = 0; i < numbers.size(); ++i) {
     const std::string_view text = sizes[i];
     const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), numbers[i]);
-    if (failure != std::errc() || end != text.data() + text.size() || numbers[i] < 1) return false;
+    if (failure != std::errc() || end != text.data() + text.size() || numbers[i] < 1) return std::nullopt;
   }
-  probes.push_back(measure::probe_of(numbers));
-  return true;
+  return measure::probe_of(numbers);
 }
 
 }  // namespace
 
 int run_calibrate_tool(std::span<char* const> arguments) {
   const std::string parts = arguments.size() >= 3 ? arguments[1] : "";
-  std::vector<record::StepProbe> probes;
-  if ((parts != "all" && parts != "network") || !add_probes(arguments.subspan(3), probes)) {
+  const auto sizes = arguments.subspan(std::min<size_t>(arguments.size(), 3));
+  const auto own = shape_of(sizes);
+  if ((parts != "all" && parts != "network") || (!sizes.empty() && !own)) {
     std::fputs(
         "usage: shardrun-rank calibrate FILE all|network PROVIDER [MICRO_BATCH SEQUENCE_LENGTH HIDDEN HEADS "
         "KV_HEADS FFN VOCAB], started by shardrun\n",
@@ -219,9 +235,8 @@ int run_calibrate_tool(std::span<char* const> arguments) {
   }
   contract::ask_for_long_slices();  // as the trainer, whose steps are predicted
   const auto job = contract::read_rank_job();
-  const auto done =
-      job ? Calibrator(*job, arguments[2], parts == "network", std::move(probes)).run(arguments[0])
-          : Result<void>(job.error());
+  const auto done = job ? Calibrator(*job, arguments[2], parts == "network", own).run(arguments[0])
+                        : Result<void>(job.error());
   if (done) return contract::kExitDone;
   fmt::print(stderr, "shardrun-rank: calibrate: {}\n", done.error().to_string());
   return done.error().code() == base::Code::kRefused ? contract::kExitRefused : contract::kExitInfrastructure;
