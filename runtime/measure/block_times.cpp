@@ -16,7 +16,6 @@ using record::Spread;
 using record::StepProbe;
 
 constexpr int kLayers = 2;         // layers of a probe; the first one of a pass finds colder caches
-constexpr int kRounds = 2;         // of a window, at least
 constexpr double kSeconds = 0.06;  // CPU seconds that are enough for a window
 constexpr int kMostRounds = 40;
 
@@ -130,7 +129,7 @@ base::Result<std::vector<Window>> run(comm::Communicator& world, const StepProbe
   for (Window& window : timed) {
     const double begin = cpu_seconds();
     for (int round = 0; round < kMostRounds; ++round) {
-      if (round >= kRounds && cpu_seconds() - begin > kSeconds * cpus) break;
+      if (round > 0 && cpu_seconds() - begin > kSeconds * cpus) break;
       RETURN_IF_ERROR(bench.round(window));
     }
   }
