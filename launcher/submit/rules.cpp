@@ -16,6 +16,7 @@
 
 #include "launcher/plan/fewer_nodes.h"
 #include "launcher/submit/command_lint.h"
+#include "launcher/submit/data_files.h"
 #include "launcher/submit/installed.h"
 #include "launcher/submit/script.h"
 #include "launcher/submit/tokenizer_lint.h"
@@ -40,29 +41,6 @@ std::string absolute(const std::string& path, const std::string& working_directo
 bool is_executable_file(const std::string& path) {
   struct stat status {};
   return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
-}
-
-Result<void> check_text_file(const spec::JobSpec& spec, const std::string& key, const std::string& path,
-                             const std::string& working_directory) {
-  const std::string full = absolute(path, working_directory);
-  struct stat status {};
-  if (::stat(full.c_str(), &status) != 0) {
-    return Error(Code::kInvalid, fmt::format("{}: {}: {}; name a readable text file", spec.origin(key), full,
-                                             std::strerror(errno)));
-  }
-  if (!S_ISREG(status.st_mode)) {
-    return Error(Code::kInvalid,
-                 fmt::format("{}: {} is no regular file; name a text file", spec.origin(key), full));
-  }
-  if (::access(full.c_str(), R_OK) != 0) {
-    return Error(Code::kInvalid,
-                 fmt::format("{}: {}: {}; make it readable", spec.origin(key), full, std::strerror(errno)));
-  }
-  if (status.st_size == 0) {
-    return Error(Code::kInvalid,
-                 fmt::format("{}: {} is empty; name a file with text", spec.origin(key), full));
-  }
-  return {};
 }
 
 // What else helps with a script: the program that reads it.
@@ -336,17 +314,7 @@ std::string find_on_path(const std::string& program) {
 
 Result<Warnings> check_files(const spec::JobSpec& spec, const std::string& working_directory,
                              RanksRun where) {
-  for (const auto& [name, files] :
-       {std::pair("data.files", &spec.data.files), std::pair("data.validation", &spec.data.validation)}) {
-    for (size_t i = 0; i < files->size(); ++i) {
-      RETURN_IF_ERROR(check_text_file(spec, fmt::format("{}[{}]", name, i), (*files)[i], working_directory));
-    }
-  }
-  for (const spec::EvaluationSet& set : spec.evaluation.sets) {
-    for (size_t i = 0; i < set.files.size(); ++i)
-      RETURN_IF_ERROR(check_text_file(spec, fmt::format("evaluation.{}[{}]", set.name, i), set.files[i],
-                                      working_directory));
-  }
+  RETURN_IF_ERROR(check_data_files(spec, working_directory));
   // What is inside an image cannot be seen from here.
   const bool on_host = !spec.container.is_given();
   if (on_host && !spec.program.command.empty())
@@ -355,6 +323,8 @@ Result<Warnings> check_files(const spec::JobSpec& spec, const std::string& worki
     RETURN_IF_ERROR(check_command(spec, "precompile.command", spec.precompile.command, working_directory));
   Warnings warnings = lint_command(spec);
   for (std::string& warning : lint_tokenizer(spec, working_directory)) warnings.push_back(std::move(warning));
+  for (std::string& warning : lint_data_files(spec, working_directory))
+    warnings.push_back(std::move(warning));
   for (Error& error : check_for_ranks(spec, working_directory)) {
     if (where == RanksRun::kHere) return std::move(error);
     warnings.push_back(error.to_string());

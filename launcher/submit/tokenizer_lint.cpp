@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/submit/data_files.h"
 #include "runtime/base/io.h"
 #include "runtime/record/token_file_format.h"
 
@@ -76,9 +77,7 @@ std::vector<std::pair<std::string, std::string>> data_files(const spec::JobSpec&
   const auto add = [&](const std::string& name, const std::vector<std::string>& files) {
     for (size_t i = 0; i < files.size(); ++i) all.emplace_back(fmt::format("{}[{}]", name, i), files[i]);
   };
-  add("data.files", spec.data.files);
-  add("data.validation", spec.data.validation);
-  for (const spec::EvaluationSet& set : spec.evaluation.sets) add("evaluation." + set.name, set.files);
+  for (const auto& [name, files] : data_lists(spec)) add(name, *files);
   return all;
 }
 

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
-#include "runtime/trainer/data/foreign_format.h"
+#include "runtime/record/foreign_format.h"
 
 namespace shardrun::data {
 
@@ -47,7 +47,7 @@ Result<void> Corpus::append(const std::string& path, const std::string& key) {
     ASSIGN_OR_RETURN(auto parsed, TokenFile::parse(file.bytes(), fmt::format("{}: {}", key, path)));
     token_file.emplace(std::move(parsed));
   } else {
-    RETURN_IF_ERROR(refuse_foreign_format(file.bytes(), path, key));
+    RETURN_IF_ERROR(record::refuse_foreign_format(file.bytes(), path, key));
   }
   const TokenizerFacts tokenizer = token_file ? token_file->tokenizer() : byte_tokenizer_facts();
   if (parts_.empty()) tokenizer_ = tokenizer;

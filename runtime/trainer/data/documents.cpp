@@ -7,8 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json.h"
+#include "runtime/base/visible.h"
+#include "runtime/record/foreign_format.h"
 #include "runtime/trainer/data/compressed_file.h"
-#include "runtime/trainer/data/foreign_format.h"
 #include "runtime/trainer/data/tokenizer.h"
 
 namespace shardrun::data {
@@ -101,7 +102,7 @@ Result<DocumentReader> DocumentReader::open(const std::string& path, const std::
                                             Reading reading) {
   const std::string_view name = name_when_unpacked(path);
   ASSIGN_OR_RETURN(auto file, contents_of(path, key, reading.scratch));
-  RETURN_IF_ERROR(refuse_foreign_format(file.bytes(), path, key));
+  RETURN_IF_ERROR(record::refuse_foreign_format(file.bytes(), path, key));
   const Kind kind = name.ends_with(".jsonl")       ? Kind::kJsonLines
                     : reading.split_on_blank_lines ? Kind::kParagraphs
                                                    : Kind::kWhole;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/record/foreign_format.h"
 #include "runtime/trainer/data/document_encoder.h"
 #include "tests/support/token_files.h"
 
@@ -150,7 +151,7 @@ TEST_CASE("documents: what is no document is refused with its line") {
 TEST_CASE("documents: one that is too large is refused, with the flag that splits it where one does") {
   const Folder folder;
   const auto refusal = [&](const char* name, bool split_on_blank_lines) {
-    const std::string path = folder.file(name, "x");
+    const std::string path = folder.file(name, std::string(record::kFormatBytes, 'x'));
     std::filesystem::resize_file(path, kMaximumTextBytes + 1);
     auto reader = DocumentReader::open(path, "shardrun data", {split_on_blank_lines, "text"});
     REQUIRE(reader);

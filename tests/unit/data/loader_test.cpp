@@ -112,7 +112,11 @@ TEST_CASE("corpus: what is no text is refused by how it begins, with what makes 
   CHECK(refusal("\xff\xff\xff\xff\x10") == "rows.text is an Arrow file");
   CHECK(refusal("\x1f\x8b\x08") == "rows.text is compressed by gzip");
   CHECK(refusal("\x28\xb5\x2f\xfd") == "rows.text is compressed by zstd");
+  CHECK(refusal("BZh91AY&SY") == "rows.text is compressed by bzip2");
+  CHECK(refusal(std::string("\xff\xfeh\0i\0", 6)) == "rows.text is in UTF-16");
+  CHECK(refusal(std::string("\x0b\x01\x0b\0", 4)) == "rows.text has a zero byte");  // ids of two bytes
   CHECK(refusal("PARTY") == "none");
+  CHECK(refusal("BZh91AY") == "none");
 }
 
 TEST_CASE("loader: a corpus shorter than one sequence is refused with both mends") {

@@ -1,0 +1,103 @@
+#include "launcher/submit/data_files.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "tests/support/token_files.h"
+
+using namespace shardrun;
+using namespace shardrun::launcher;
+
+namespace {
+
+// A job's folder, and what is said of its data files.
+struct Job : tests::Folder {
+  spec::JobSpec spec(
+      const std::string& files, const std::string& rest = "",
+      const std::string& model = "trainer = \"llama\"\n[model]\npreset = \"llama-1m\"\n") const {
+    auto read = spec::parse_job_spec(
+        "name = \"x\"\n[program]\n" + model + "[data]\nsequence_length = 8\nfiles = [" + files + "]\n" + rest,
+        "job.toml");
+    REQUIRE_MESSAGE(read, read.error().to_string());
+    return std::move(read).value();
+  }
+  // Returns the refusal without the job's folder; "" where there is none.
+  std::string refusal(const spec::JobSpec& spec) const {
+    const auto checked = check_data_files(spec, path());
+    if (checked) return "";
+    CHECK(checked.error().code() == base::Code::kInvalid);
+    std::string line = checked.error().message();
+    if (const size_t at = line.find(path() + "/"); at != line.npos) line.erase(at, path().size() + 1);
+    return line;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("data files: what is no text is refused at its place in the spec, with what makes text of it") {
+  const Job job;
+  job.file("a.txt", "nine byte");
+  job.file("a.jsonl.gz", "\x1f\x8b\x08 and more");
+
+  CHECK(job.refusal(job.spec("\"a.txt\"")).empty());
+  CHECK(job.refusal(job.spec("\"a.txt\", \"a.jsonl.gz\"")) ==
+        "job.toml:8:19: a.jsonl.gz is compressed by gzip, which is no text; `shardrun data` reads "
+        "NAME.jsonl.gz "
+        "and .zst, and writes token files, which a job reads");
+  CHECK(job.refusal(job.spec("\"a.txt\"", "[evaluation]\ncode = [\"a.jsonl.gz\"]\n"))
+            .starts_with("job.toml:10:9: a.jsonl.gz is compressed by gzip"));
+}
+
+TEST_CASE("data files: text that is shorter than one sequence is refused, all files of a list together") {
+  const Job job;
+  job.file("a.txt", "1234567");
+  job.file("b.txt", "1");
+
+  CHECK(job.refusal(job.spec("\"a.txt\"")) ==
+        "job.toml:8:10: 8 tokens are too few for one sequence of 8 + 1; add text or lower [data] "
+        "sequence_length");
+  CHECK(job.refusal(job.spec("\"a.txt\", \"b.txt\"")).empty());
+  CHECK(job.refusal(job.spec("\"a.txt\", \"b.txt\"", "validation = [\"b.txt\"]\n"))
+            .starts_with("job.toml:9:15: 2 tokens are too few"));
+}
+
+TEST_CASE("data files: of token files the header is believed, and one that is not whole is refused") {
+  const Job job;
+  const std::string all =
+      tests::token_file(job, "t", data::byte_tokenizer_facts(), {{1, 2, 3, 4, 5, 6, 7, 8, 0}});
+  tests::token_file(job, "few", data::byte_tokenizer_facts(), {{1, 2, 0}});
+  CHECK(job.refusal(job.spec("\"t\"")).empty());
+  CHECK(job.refusal(job.spec("\"few\"")).starts_with("job.toml:8:10: 3 tokens are too few"));
+  CHECK(
+      job.refusal(job.spec("\"few\"", "", "trainer = \"bert\"\n[model]\npreset = \"bert-tiny\"\n")).empty());
+
+  std::filesystem::resize_file(all, 100);
+  CHECK(
+      job.refusal(job.spec("\"t\"")) ==
+      "job.toml:8:10: t is damaged: it has 100 bytes in the place of 124; make it again with shardrun data");
+  std::filesystem::resize_file(all, 50);
+  CHECK(job.refusal(job.spec("\"t\"")) ==
+        "job.toml:8:10: t is damaged: it ends inside its header; make it again with shardrun data");
+}
+
+TEST_CASE("data files: held-out text that is trained on, too, and JSON lines as text are warned of") {
+  const Job job;
+  job.file("a.txt", "words");
+  job.file("a.jsonl", "{\"text\": \"a\"}\n");
+  std::filesystem::create_symlink("a.txt", job / "b.txt");
+  const auto warnings = [&](const std::string& files, const std::string& rest) {
+    return lint_data_files(job.spec(files, rest), job.path());
+  };
+
+  CHECK(warnings("\"a.txt\"", "").empty());
+  CHECK(warnings("\"a.txt\"", "validation = [\"b.txt\"]\n") ==
+        std::vector<std::string>{
+            "job.toml:9:15: b.txt is one of [data] files, too, so its loss says nothing of text "
+            "that the model has not seen; hold documents out: shardrun data --validation 0.01"});
+  CHECK(warnings("\"a.jsonl\"", "validation = [\"a.txt\"]\n") ==
+        std::vector<std::string>{
+            "job.toml:8:10: a.jsonl is read as plain text, and the JSON around its documents is "
+            "learned, too; make token files of them: shardrun data --tokenizer byte --output DIR "
+            "a.jsonl"});
+}
