@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "runtime/base/counter_random.h"
 #include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/spec/toml_value.h"
 #include "runtime/tools/data_preview.h"
@@ -175,7 +177,35 @@ struct Job {
   std::optional<Output> validation;
   int64_t documents = 0, empty_documents = 0, bytes = 0;
   std::vector<int32_t> ids = {};
+  int64_t garbled_documents = 0;  // whose bytes are not all UTF-8, where that matters
+  std::string first_garbled = {};
 };
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t length = base::character_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+// To every tokenizer but that of bytes, a byte that is not UTF-8 is U+FFFD: words in another encoding would be learned without their
+// letters.
+void note_encoding(Job& job, const data::DocumentReader& reader, const data::Document& document) {
+  if (job.tokenizer.facts().kind == data::byte_tokenizer_facts().kind || is_utf8(document.text)) return;
+  if (job.garbled_documents++ == 0) job.first_garbled = reader.place();
+}
+
+void warn_of_encoding(const Job& job) {
+  if (job.garbled_documents == 0) return;
+  fmt::print(
+      stderr,
+      "shardrun: warning: {}: {} document{} from here on, whose bytes are not all UTF-8: each that is not "
+      "was read as U+FFFD; write the files in UTF-8 and make the tokens anew: iconv -f NAME -t UTF-8, where "
+      "NAME is what they are in, such as WINDOWS-1252\n",
+      spec::printable_path(job.first_garbled), job.garbled_documents, job.garbled_documents == 1 ? "" : "s");
+}
 
 int64_t count_learned(const std::vector<int32_t>& ids) {
   return std::count_if(ids.begin(), ids.end(), [](int32_t id) { return id >= 0; });
@@ -214,6 +244,7 @@ Result<void> tokenize_file(Job& job, data::DocumentReader& reader, Progress& pro
     if (auto encoded = encode_document(job.tokenizer, *document, job.options.encoding, job.ids); !encoded)
       return Error(encoded.error().code(),
                    fmt::format("{}: {}", reader.place(), encoded.error().to_string()));
+    note_encoding(job, reader, *document);
     Output& output = job.split.holds_out(job.documents++) ? *job.validation : job.train;
     if (job.ids.empty()) ++job.empty_documents;
     RETURN_IF_ERROR(output.writer.append(job.ids));
@@ -329,6 +360,7 @@ Result<void> run(const Options& options, StopRequests& stop) {
     if (job.validation) ::unlink(job.validation->path.c_str());
     return finished;
   }
+  warn_of_encoding(job);
   print_summary(job);
   return {};
 }

@@ -1,6 +1,7 @@
 #include "runtime/trainer/data/documents.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -62,10 +63,35 @@ Result<Document> conversation(const Json& list, const std::string& name, const c
   return document;
 }
 
+// Says from which column on, counted in characters, a line is no JSON, and why. The library's exception has the byte.
+Error not_json(const std::string& place, std::string_view line) {
+  if (base::nests_too_deep(line))
+    return wrong(place + ": nests deeper than any document; leave the line out");
+  size_t fault = line.size();
+  try {
+    std::ignore = Json::parse(line);
+  } catch (const Json::parse_error& failure) {
+    fault = std::min(line.size(), failure.byte - std::min<size_t>(failure.byte, 1));
+  }
+  size_t at = 0, length = 0;
+  int64_t column = 1;
+  for (; at < line.size() && (length = base::character_length(line.substr(at))) > 0 && at + length <= fault;
+       at += length)
+    ++column;
+  if (at == line.size())
+    return wrong(fmt::format("{}:{}: the line ends before its JSON does; each line is one JSON object", place,
+                             column));
+  if (length > 0)
+    return wrong(fmt::format("{}:{}: is not JSON from here on; each line is one JSON object", place, column));
+  return wrong(fmt::format(
+      "{}:{}: the byte 0x{:02x} here is not UTF-8; write the file in UTF-8: iconv -f NAME -t UTF-8, "
+      "where NAME is what it is in, such as WINDOWS-1252",
+      place, column, static_cast<unsigned char>(line[at])));
+}
+
 // Data sets keep what a conversation was made of beside it: a prompt without a completion is such a member, and beside a member
 // that was asked for by name all others are.
 Result<Document> document_of(const Json& object, const std::string& text_field, bool is_asked_for) {
-  if (object.is_discarded()) return wrong("is not JSON");
   if (!object.is_object()) return wrong("is not a JSON object");
   const bool text = object.contains(text_field), alone = text && is_asked_for;
   const bool messages = !alone && text_field != "messages" && object.contains("messages");
@@ -168,7 +194,9 @@ Result<std::optional<Document>> DocumentReader::next() {
 }
 
 Result<Document> DocumentReader::parse_json(std::string_view line) const {
-  auto document = document_of(base::parse_json(line), text_field_, text_field_asked_for_);
+  const Json parsed = base::parse_json(line);
+  if (parsed.is_discarded()) return not_json(place(), line);
+  auto document = document_of(parsed, text_field_, text_field_asked_for_);
   if (document) return document;
   return Error(
       Code::kInvalid,

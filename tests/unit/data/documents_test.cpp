@@ -134,8 +134,6 @@ TEST_CASE("documents: JSON lines give their text, whatever the split of other fi
 TEST_CASE("documents: what is no document is refused with its line") {
   const Folder folder;
 
-  CHECK(error_of_line(folder, "{\"text\": ") == "x.jsonl:3: is not JSON");
-  CHECK(error_of_line(folder, "\xff") == "x.jsonl:3: is not JSON");
   CHECK(error_of_line(folder, "[1]") == "x.jsonl:3: is not a JSON object");
   CHECK(error_of_line(folder, "{}") ==
         "x.jsonl:3: has not exactly one of \"text\", \"messages\", \"conversations\" and \"prompt\"");
@@ -146,6 +144,19 @@ TEST_CASE("documents: what is no document is refused with its line") {
   CHECK(error_of_line(folder, R"({"messages": ["hi"]})") == "x.jsonl:3: a message is not an object");
   CHECK(error_of_line(folder, R"({"messages": [{"role": "user"}]})") ==
         "x.jsonl:3: a message lacks \"role\" or \"content\", or one of them is not a string");
+}
+
+TEST_CASE("documents: a line that is no JSON is refused with the column and the reason") {
+  const Folder folder;
+
+  CHECK(error_of_line(folder, "{\"text\": ") == "x.jsonl:3:10: the line ends before its JSON does");
+  CHECK(error_of_line(folder, "{\"\u00e9\": 1, \"text\": NaN}") == "x.jsonl:3:18: is not JSON from here on");
+  CHECK(error_of_line(folder, "{'text': 'a'}") == "x.jsonl:3:2: is not JSON from here on");
+  CHECK(error_of_line(folder, "{\"text\": \"\u00e9t\xe9 en France\"}") ==
+        "x.jsonl:3:13: the byte 0xe9 here is not UTF-8");
+  CHECK(error_of_line(folder, "{\"text\": \"\xe9\"}") == "x.jsonl:3:11: the byte 0xe9 here is not UTF-8");
+  CHECK(error_of_line(folder, "\xff") == "x.jsonl:3:1: the byte 0xff here is not UTF-8");
+  CHECK(error_of_line(folder, std::string(300, '[')) == "x.jsonl:3: nests deeper than any document");
 }
 
 TEST_CASE("documents: one that is too large is refused, with the flag that splits it where one does") {
