@@ -344,6 +344,7 @@ Result<void> run(const Options& options, StopRequests& stop) {
                     validation_path = options.output + "/validation.tokens";
   RETURN_IF_ERROR(check_absent(train_path));
   RETURN_IF_ERROR(check_absent(validation_path));
+  for (const std::string& path : {train_path, validation_path}) data::TokenFileWriter::remove_abandoned(path);
   const data::TokenizerFacts& facts = (*tokenizer)->facts();
   ASSIGN_OR_RETURN(auto train, open_output(train_path, facts));
   Job job{options, **tokenizer, split, std::move(train), std::nullopt};

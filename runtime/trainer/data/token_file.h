@@ -56,10 +56,13 @@ class TokenFile {
 };
 
 // Writes a token file document by document into PATH.tmp.XXXXXX, which becomes PATH in finish() and is removed if
-// that is never reached. Memory: 8 bytes a document and 4 bytes for each 4 KiB of the file.
+// that is never reached. It holds a lock on that file, by which remove_abandoned() knows that its process lives.
+// Memory: 8 bytes a document and 4 bytes for each 4 KiB of the file.
 class TokenFileWriter {
  public:
   static Result<TokenFileWriter> create(const std::string& path, const TokenizerFacts& tokenizer);
+  // Removes the files that writers of `path` left whose processes were killed. Where the file system has no locks, none is.
+  static void remove_abandoned(const std::string& path);
   TokenFileWriter(TokenFileWriter&&) noexcept = default;
   ~TokenFileWriter();
 

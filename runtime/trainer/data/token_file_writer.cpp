@@ -1,12 +1,15 @@
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <fcntl.h>
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -21,6 +24,20 @@ using base::Error;
 namespace {
 constexpr size_t kWriteBytes = size_t{1} << 20;
 static_assert(kWriteBytes % record::kBlockBytes == 0);
+constexpr std::string_view kTemporaryMark = ".tmp.", kRandomLetters = "XXXXXX";
+
+// Makes a new file beside `path` and locks it, where the file system can. Whoever removes abandoned files may find it before it is
+// locked; then another is made.
+Result<base::UniqueFd> make_temporary(const std::string& path, std::string& temporary) {
+  while (true) {
+    temporary = fmt::format("{}{}{}", path, kTemporaryMark, kRandomLetters);
+    base::UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
+    if (!fd) return base::errno_error(Code::kIo, fmt::format("creating a file beside {}", path), errno);
+    const bool is_taken = ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    struct stat there {};
+    if (!is_taken && ::lstat(temporary.c_str(), &there) == 0) return fd;
+  }
+}
 
 // Gives the complete file its name, unless another has got it meanwhile.
 Result<void> place(const std::string& temporary, const std::string& path) {
@@ -51,17 +68,27 @@ Result<TokenFileWriter> TokenFileWriter::create(const std::string& path, const T
   SHARDRUN_CHECK(tokenizer.vocabulary >= 1 &&
                  tokenizer.vocabulary <= static_cast<int32_t>(record::kMaximumVocabulary));
   TokenFileWriter writer;
-  std::string temporary = path + ".tmp.XXXXXX";
-  base::UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
-  if (!fd) return base::errno_error(Code::kIo, fmt::format("creating a file beside {}", path), errno);
+  ASSIGN_OR_RETURN(writer.fd_, make_temporary(path, writer.temporary_));
   writer.path_ = path;
-  writer.temporary_ = std::move(temporary);
-  writer.fd_ = std::move(fd);
   writer.tokenizer_ = tokenizer;
   writer.token_bytes_ = record::token_bytes_for(static_cast<uint32_t>(tokenizer.vocabulary));
   const record::TokenFileHeader place;
   RETURN_IF_ERROR(base::write_all(writer.fd_.get(), std::as_bytes(std::span(&place, 1)), path));
   return writer;
+}
+
+void TokenFileWriter::remove_abandoned(const std::string& path) {
+  const std::filesystem::path whole = path;
+  const std::string begin = whole.filename().string() + std::string(kTemporaryMark);
+  const std::filesystem::path folder = whole.has_parent_path() ? whole.parent_path() : ".";
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string(), temporary = entry.path().string();
+    if (!name.starts_with(begin) || name.size() != begin.size() + kRandomLetters.size()) continue;
+    if (!entry.is_regular_file(ignored) || entry.is_symlink(ignored)) continue;
+    const base::UniqueFd fd(::open(temporary.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+    if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(temporary.c_str());
+  }
 }
 
 TokenFileWriter::~TokenFileWriter() {

@@ -177,3 +177,21 @@ TEST_CASE("token file: of two writers of one name the second to end is refused, 
   CHECK(read_all(*file) == std::vector<int32_t>{1, 2});
   CHECK_EQ(std::distance(std::filesystem::directory_iterator(folder / ""), {}), 1);
 }
+
+TEST_CASE("token file: what a killed writer left is removed, and what a living one writes stays") {
+  const Folder folder;
+  const std::string path = folder / "x";
+  auto living = TokenFileWriter::create(path, byte_tokenizer_facts());
+  REQUIRE(living);
+  folder.file("x.tmp.AbCd12", "half");
+  folder.file("x.tmp.notes", "not a writer's");
+  folder.file("y.tmp.AbCd12", "of another name");
+
+  TokenFileWriter::remove_abandoned(path);
+
+  CHECK(!std::filesystem::exists(folder / "x.tmp.AbCd12"));
+  CHECK(std::filesystem::exists(folder / "x.tmp.notes"));
+  CHECK(std::filesystem::exists(folder / "y.tmp.AbCd12"));
+  REQUIRE(living->append(std::vector<int32_t>{1, 2}));
+  CHECK(living->finish());
+}
