@@ -46,6 +46,7 @@ base::Result<void> ask_run(const record::RunDir& run, ModelPlace& place) {
     return [&here, kind](const std::string& file) { return kind_of((here / file).string()) == kind; };
   };
   const auto& files = spec->data.files;
+  for (const std::string& file : files) place.trained_on.push_back((here / file).string());
   // What a run of plain text learned are its bytes, whatever its weights knew before.
   const bool reads_text = std::all_of(files.begin(), files.end(), are(Kind::kText));
   if (!reads_text && !place.origin.empty()) place.tokenizer = tokenizer_in(place.origin);

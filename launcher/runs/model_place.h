@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "launcher/runs/common.h"
 
@@ -16,7 +17,8 @@ struct ModelPlace {
   std::string weights;     // the file or folder that the run's [model] init names; empty as `origin` is
   // The folder whose weights the run began with; empty: random ones, or nobody knows the run.
   std::string origin;
-  std::string tokenizer;  // as `shardrun data --tokenizer` takes it; empty: nobody knows
+  std::string tokenizer;                // as `shardrun data --tokenizer` takes it; empty: nobody knows
+  std::vector<std::string> trained_on;  // the run's data files; empty: nobody knows
   std::optional<record::RunDir> run;
 };
 

@@ -18,6 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr uint64_t kLargestTokenizer = 64 << 20;  // bytes
+
 // What a data file is, as its first bytes tell.
 struct DataFile {
   bool is_read = false;                           // false: nothing is known of it
@@ -51,6 +53,7 @@ struct Tokenizer {
   // Whether it made a file, whatever its settings of begin and end, or of case, were then.
   bool made(const record::TokenFileHeader& header) const {
     if (kind != kind_of(header)) return false;
+    if (kind == "byte") return true;
     if (kind == "bpe")
       return header.tokenizer_hash == record::bpe_hash(text, header.special[0], header.special[1]);
     if (kind == "sentencepiece") return header.tokenizer_hash == record::sentencepiece_hash(text);
@@ -63,11 +66,10 @@ struct Tokenizer {
 };
 
 std::vector<Tokenizer> tokenizers_in(const fs::path& folder) {
-  constexpr uint64_t kLargest = 64 << 20;
   std::vector<Tokenizer> all;
   for (const auto& [name, kind] : record::kTokenizerFiles) {
     const std::string path = (folder / name).string();
-    if (auto text = base::read_file(path, kLargest)) all.push_back({path, kind, std::move(*text)});
+    if (auto text = base::read_file(path, kLargestTokenizer)) all.push_back({path, kind, std::move(*text)});
   }
   return all;
 }
@@ -113,6 +115,39 @@ std::vector<std::string> lint_tokenizer(const spec::JobSpec& spec, const std::st
   for (std::string* one : {&text, &other})
     if (!one->empty()) warnings.push_back(std::move(*one));
   return warnings;
+}
+
+std::vector<std::string> lint_tokenizer_of_run(const std::vector<std::string>& trained_on,
+                                               const std::string& name) {
+  std::vector<Tokenizer> tokenizers;
+  std::error_code ignored;
+  if (name == "byte") {
+    tokenizers = {{name, "byte", ""}};
+  } else if (fs::is_directory(name, ignored)) {
+    tokenizers = tokenizers_in(name);
+  } else if (auto text = base::read_file(name, kLargestTokenizer)) {
+    const char* kind = name.ends_with(".model")  ? "sentencepiece"
+                       : name.ends_with(".json") ? "bpe"
+                                                 : "wordpiece";
+    tokenizers = {{name, kind, std::move(*text)}};
+  }
+  if (tokenizers.empty()) return {};
+  for (const std::string& path : trained_on) {
+    const DataFile file = look_at(path);
+    if (!file.is_read) continue;
+    const bool is_its = std::any_of(tokenizers.begin(), tokenizers.end(), [&](const Tokenizer& one) {
+      return file.tokens ? one.made(*file.tokens) : one.kind == "byte";
+    });
+    if (is_its) continue;
+    return {fmt::format(
+        "the run was trained on {}, {}, and not of {}, to which its ids are other words; name the "
+        "tokenizer of the data with --tokenizer",
+        path,
+        file.tokens ? fmt::format("tokens of another tokenizer of the kind {}", kind_of(*file.tokens))
+                    : std::string("plain text, whose tokens are those of \"byte\""),
+        name)};
+  }
+  return {};
 }
 
 }  // namespace shardrun::launcher

@@ -16,4 +16,9 @@ namespace shardrun::launcher {
 // that cannot be read. Relative paths start at `working_directory`.
 std::vector<std::string> lint_tokenizer(const spec::JobSpec& spec, const std::string& working_directory);
 
+// Warns of a tokenizer that did not make what a run was trained on: files of tokens, or plain text, which is that of "byte". `name` is as
+// `shardrun data --tokenizer` takes it, or a folder with a model's tokenizers. Says nothing of files that are gone.
+std::vector<std::string> lint_tokenizer_of_run(const std::vector<std::string>& trained_on,
+                                               const std::string& name);
+
 }  // namespace shardrun::launcher

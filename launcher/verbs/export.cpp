@@ -5,6 +5,7 @@
 #include "launcher/agent/child_program.h"
 #include "launcher/runs/model_place.h"
 #include "launcher/submit/rules.h"
+#include "launcher/submit/tokenizer_lint.h"
 #include "launcher/verbs/command_line.h"
 #include "runtime/contract/exit_code.h"
 
@@ -65,6 +66,7 @@ int export_weights(const ExportOptions& options, const CommonOptions& common) {
   std::error_code ignored;
   if (std::filesystem::is_regular_file(companions, ignored))
     companions = std::filesystem::absolute(companions, ignored).parent_path().string();
+  if (!companions.empty()) warn(lint_tokenizer_of_run(place->trained_on, companions));
   std::vector<std::string> arguments{
       installation->rank_program,          "export",
       "--checkpoint=" + place->checkpoint, "--output=" + options.output,

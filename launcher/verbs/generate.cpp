@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "launcher/runs/model_place.h"
+#include "launcher/submit/tokenizer_lint.h"
 #include "launcher/verbs/command_line.h"
 
 namespace shardrun::launcher {
@@ -24,6 +25,7 @@ int generate(const GenerateOptions& options, const CommonOptions& common) {
   if (!place) return fail(place.error(), common);
   if (!options.tokenizer.empty()) place->tokenizer = options.tokenizer;
   if (!options.base.empty()) place->weights = options.base;
+  if (!place->tokenizer.empty()) warn(lint_tokenizer_of_run(place->trained_on, place->tokenizer));
   std::vector<std::string> arguments{installation->rank_program,
                                      "generate",
                                      "--dtype=" + options.dtype,

@@ -75,3 +75,28 @@ TEST_CASE("tokenizers: token files are those of any tokenizer beside the weights
   job.bring("vocab.txt", "vocab.txt");
   CHECK(job.warnings("words").empty());
 }
+
+TEST_CASE("tokenizers: a run is not read with another tokenizer than that of its data without a word") {
+  const Job job;
+  job.bring("bpe/smollm2/tokenizer.json", "tokenizer.json");
+  const std::string own = job.path() + "/weights/tokenizer.json", folder = job.path() + "/weights";
+  const auto warnings = [&](const std::string& file, const std::string& tokenizer) {
+    return lint_tokenizer_of_run({job.path() + "/" + file}, tokenizer);
+  };
+  job.tokens("own", "bpe/smollm2/tokenizer.json");
+  job.tokens("bytes", "byte");
+  job.file("a.txt", "words");
+
+  CHECK(warnings("own", own).empty());
+  CHECK(warnings("own", folder).empty());
+  CHECK(warnings("bytes", "byte").empty());
+  CHECK(warnings("a.txt", "byte").empty());
+  CHECK(warnings("gone", own).empty());
+  CHECK(warnings("own", job.path() + "/gone.json").empty());
+  CHECK(warnings("bytes", own) ==
+        Lines{"the run was trained on " + job.path() +
+              "/bytes, tokens of another tokenizer of the kind byte, and not of " + own +
+              ", to which its ids are other words; name the tokenizer of the data with --tokenizer"});
+  CHECK(warnings("a.txt", folder).size() == 1);
+  CHECK(warnings("own", kPeers + "/bpe/llama3/tokenizer.json").size() == 1);
+}
