@@ -17,7 +17,8 @@ using base::Code;
 using base::Error;
 
 Result<MappedFile> MappedFile::open(const std::string& path, const std::string& key) {
-  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // A pipe that nobody writes into would be waited for.
+  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd && errno == ENOENT) {
     return Error(Code::kNotFound,
                  fmt::format("{}: {} does not exist on this node; name a text file that every "

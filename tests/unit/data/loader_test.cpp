@@ -1,6 +1,7 @@
 #include "runtime/trainer/data/loader.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -80,6 +81,9 @@ TEST_CASE("corpus: missing, empty and odd files are refused by name with a mend"
   const auto from_empty = Corpus::open(empty, "[data] validation");
   const auto from_device = Corpus::open(device, "[data] files");
   const auto from_none = Corpus::open(none, "[data] files");
+  const std::vector<std::string> pipe = {folder / "pipe"};
+  REQUIRE(::mkfifo(pipe.front().c_str(), 0600) == 0);
+  const auto from_pipe = Corpus::open(pipe, "[data] files");
 
   REQUIRE(!from_missing);
   CHECK(from_missing.error().code() == base::Code::kNotFound);
@@ -91,6 +95,8 @@ TEST_CASE("corpus: missing, empty and odd files are refused by name with a mend"
   CHECK(from_empty.error().to_string().find("empty.txt is empty; remove it") != std::string::npos);
   REQUIRE(!from_device);
   CHECK(from_device.error().to_string().find("not a plain file") != std::string::npos);
+  REQUIRE(!from_pipe);
+  CHECK(from_pipe.error().to_string().find("not a plain file") != std::string::npos);
   REQUIRE(!from_none);
 }
 
