@@ -61,7 +61,8 @@ class TokenFile {
 class TokenFileWriter {
  public:
   static Result<TokenFileWriter> create(const std::string& path, const TokenizerFacts& tokenizer);
-  // Removes the files that writers of `path` left whose processes were killed. Where the file system has no locks, none is.
+  // Removes the files that writers of `path` left whose processes were killed, and into which nobody has written for an hour.
+  // Where the file system has no locks, none is.
   static void remove_abandoned(const std::string& path);
   TokenFileWriter(TokenFileWriter&&) noexcept = default;
   ~TokenFileWriter();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -24,6 +25,8 @@ using base::Error;
 namespace {
 constexpr size_t kWriteBytes = size_t{1} << 20;
 static_assert(kWriteBytes % record::kBlockBytes == 0);
+// A lock is seen on other nodes only where the file system passes it on; who lives writes, and so is younger than this.
+constexpr std::chrono::hours kAbandonedFor{1};
 constexpr std::string_view kTemporaryMark = ".tmp.", kRandomLetters = "XXXXXX";
 
 // Makes a new file beside `path` and locks it, where the file system can. Whoever removes abandoned files may find it before it is
@@ -86,6 +89,8 @@ void TokenFileWriter::remove_abandoned(const std::string& path) {
     const std::string name = entry.path().filename().string(), temporary = entry.path().string();
     if (!name.starts_with(begin) || name.size() != begin.size() + kRandomLetters.size()) continue;
     if (!entry.is_regular_file(ignored) || entry.is_symlink(ignored)) continue;
+    const auto written = std::filesystem::last_write_time(entry.path(), ignored);
+    if (ignored || std::filesystem::file_time_type::clock::now() - written < kAbandonedFor) continue;
     const base::UniqueFd fd(::open(temporary.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
     if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(temporary.c_str());
   }

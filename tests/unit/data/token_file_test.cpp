@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <iterator>
 #include <string>
@@ -184,12 +185,17 @@ TEST_CASE("token file: what a killed writer left is removed, and what a living o
   auto living = TokenFileWriter::create(path, byte_tokenizer_facts());
   REQUIRE(living);
   folder.file("x.tmp.AbCd12", "half");
+  folder.file("x.tmp.JustNw", "perhaps of another node, whose lock is not seen here");
   folder.file("x.tmp.notes", "not a writer's");
   folder.file("y.tmp.AbCd12", "of another name");
+  for (const auto& entry : std::filesystem::directory_iterator(folder / ""))
+    if (entry.path().filename() != "x.tmp.JustNw")
+      std::filesystem::last_write_time(entry.path(), entry.last_write_time() - std::chrono::hours(2));
 
   TokenFileWriter::remove_abandoned(path);
 
   CHECK(!std::filesystem::exists(folder / "x.tmp.AbCd12"));
+  CHECK(std::filesystem::exists(folder / "x.tmp.JustNw"));
   CHECK(std::filesystem::exists(folder / "x.tmp.notes"));
   CHECK(std::filesystem::exists(folder / "y.tmp.AbCd12"));
   REQUIRE(living->append(std::vector<int32_t>{1, 2}));
