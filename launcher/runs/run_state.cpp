@@ -40,7 +40,11 @@ using AskSlurm = std::function<base::Result<std::optional<SlurmJob>>(const std::
 
 void ask_about(RunState& state, const AskSlurm& ask) {
   auto job = ask(state.plan.id);
-  if (!job) return;  // there is no Slurm here to ask
+  if (!job) {
+    // Where there is no Slurm to ask, what the folder says is all there is to know.
+    if (!is_of_no_cluster(job.error())) state.unanswered = job.error().to_string();
+    return;
+  }
   if (*job) {
     state.status = (*job)->state;
     for (char& c : state.status) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -163,7 +167,10 @@ base::Result<RunState> RunsLook::at(const record::RunDir& run) {
     if (!known_) known_ = known_jobs();
     if (!*known_ && known_->error().code() == base::Code::kNotFound) return find_job(id);  // no squeue here
     if (!*known_) return known_->error();
-    return is_known(**known_, id) ? find_job(id) : std::optional<SlurmJob>();
+    if (!is_known(**known_, id)) return std::optional<SlurmJob>();
+    auto job = find_job(id);
+    if (!job) known_ = job.error();  // it is not waited for once more
+    return job;
   });
 }
 
@@ -178,8 +185,9 @@ std::string RunsLook::unanswered() const {
 bool is_over(const RunState& state) {
   for (const char* in_slurm : {"pending", "running", "requeued", "suspended", "configuring", "completing"})
     if (state.status.starts_with(in_slurm)) return false;
-  return (state.record && state.record->status != RunStatus::kRunning) ||
-         state.status.starts_with(kInterrupted) || says_that_it_ended(state.status);
+  if (state.status.starts_with(kInterrupted)) return true;
+  if (!state.unanswered.empty()) return false;
+  return (state.record && state.record->status != RunStatus::kRunning) || says_that_it_ended(state.status);
 }
 
 int exit_code_of(const RunState& state) {
@@ -209,6 +217,12 @@ std::string status_and_code(const RunState& state) {
   return fmt::format("{}, exit code {}", record::status_name(state.record->status), state.record->exit_code);
 }
 
+void say_unanswered(const RunState& state) {
+  if (!state.unanswered.empty())
+    warn({fmt::format("Slurm does not answer, so what stands here of {} is what its folder says: {}",
+                      state.plan.id, state.unanswered)});
+}
+
 base::Error not_started_or(const record::RunDir& run, const base::Error& error) {
   const auto state = look_at(run);
   if (!state) return state.error();
@@ -216,6 +230,11 @@ base::Error not_started_or(const record::RunDir& run, const base::Error& error) 
   const std::string run_text = fmt::format("{} {}", state->plan.name, state->plan.id);
   if (is_over(*state))
     return base::Error(base::Code::kNotFound, fmt::format("{}: {}", run_text, end_line(*state)));
+  if (!state->unanswered.empty())
+    return base::Error(base::Code::kTimeout,
+                       fmt::format("{} has left no record, and Slurm does not answer: {}; "
+                                   "look again when `squeue` answers",
+                                   run_text, state->unanswered));
   return base::Error(base::Code::kNotFound,
                      fmt::format("{} has not started: {}; follow it with `shardrun logs -f {}`", run_text,
                                  state->status, state->plan.id));
@@ -229,9 +248,11 @@ base::Result<RunState> RunWatcher::look() {
   if (ask) {
     asked_ = now;
     slurm_status_ = state->status;
+    unanswered_ = state->unanswered;
   } else if (!state->record || state->record->status == RunStatus::kPreempted ||
              is_of_an_earlier_job(*state)) {
     state->status = slurm_status_;  // it waits
+    state->unanswered = unanswered_;
   }
   return state;
 }

@@ -23,12 +23,15 @@ struct RunState {
   record::LaunchPlan plan;
   std::optional<record::RunRecord> record;
   std::string status;
+  // Why Slurm, which alone knows what becomes of the run, could not be asked; "" where it was, need not be, or is not here.
+  std::string unanswered;
 };
 
 // The record on the disk, or what is known of a run that left none.
 base::Result<record::RunRecord> find_record(const record::RunDir& run);
 base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm = true);
-// Says whether nothing of the run is running or waiting any more.
+// Says whether nothing of the run is running or waiting any more; a run that Slurm may have queued again is not over while Slurm
+// does not answer.
 bool is_over(const RunState& state);
 // Returns the exit code that a run which is over stands for: the job's own where it left a record.
 int exit_code_of(const RunState& state);
@@ -36,6 +39,8 @@ int exit_code_of(const RunState& state);
 std::string end_line(const RunState& state);
 // Returns "failed, exit code 1", without a code for a run that has none yet.
 std::string status_and_code(const RunState& state);
+// Warns that Slurm does not answer, where it does not.
+void say_unanswered(const RunState& state);
 // Returns the error of a verb that found no record: what the run waits for or why it never started, or else `error`.
 base::Error not_started_or(const record::RunDir& run, const base::Error& error);
 // Returns the losses and speeds of a run so far; an empty curve where there is nothing to read.
@@ -55,7 +60,8 @@ class RunsLook {
   std::string unanswered() const;
 
  private:
-  std::optional<base::Result<std::set<std::string>>> known_;  // jobs that Slurm has not forgotten
+  std::optional<base::Result<std::set<std::string>>>
+      known_;  // jobs that Slurm has not forgotten, or why it cannot be asked
 };
 
 // Looks again and again at one run. Its directory is read each time; Slurm, which knows of jobs that died without a word
@@ -70,7 +76,7 @@ class RunWatcher {
  private:
   record::RunDir run_;
   std::optional<std::chrono::steady_clock::time_point> asked_;
-  std::string slurm_status_;  // what it said last
+  std::string slurm_status_, unanswered_;  // what it said last, or why it did not
 };
 
 }  // namespace shardrun::launcher

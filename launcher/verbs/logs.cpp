@@ -69,7 +69,8 @@ int follow_run(const record::RunDir& run, const LogFilter& filter, const CommonO
   Follower follower(run, options,
                     [&](const std::string& text) { broken = !write_out(text) || !flush_out(); });
   RunWatcher watcher(run);
-  std::string waiting;  // what was said last of a run that has not started
+  std::string waiting;     // what was said last of a run that has not started
+  std::string unanswered;  // why Slurm did not answer, as it was said last
   while (!broken) {
     const auto state = watcher.look();  // asked first: what came before the end is still shown
     if (!state) {
@@ -82,7 +83,12 @@ int follow_run(const record::RunDir& run, const LogFilter& filter, const CommonO
       print_text("\n{}\n", base::visible(end_line(*state)));
       return exit_code_of(*state);
     }
-    if (!state->record && state->status != waiting && !state->status.starts_with("running")) {
+    if (state->unanswered != unanswered) {
+      unanswered = state->unanswered;
+      say_unanswered(*state);
+    }
+    if (unanswered.empty() && !state->record && state->status != waiting &&
+        !state->status.starts_with("running")) {
       waiting = state->status;
       say_error(fmt::format("shardrun: {} {} waits: {}\n", base::visible(state->plan.name),
                             base::visible(state->plan.id), base::visible(waiting)));

@@ -58,6 +58,7 @@ int results(const std::string& run_name, const CommonOptions& common) {
   if (!run) return fail(run.error(), common);
   auto state = look_at(*run);
   if (!state) return fail(state.error(), common);
+  if (state->record) say_unanswered(*state);
   if (!state->record) return fail(not_started_or(*run, find_record(*run).error()), common);
   const record::RunRecord* const record = &*state->record;
   if (common.json) {

@@ -24,6 +24,12 @@ using base::Result;
 // Refuses a run that goes on by itself, and one that is done.
 Result<void> check_resumable(const RunState& state, const std::string& name) {
   const std::string run = fmt::format("{} {}", state.plan.name, state.plan.id);
+  if (!is_over(state) && !state.unanswered.empty()) {
+    return Error(Code::kTimeout,
+                 fmt::format("whether {} is over is known to Slurm alone, which does not answer: {}; "
+                             "try again when `squeue` answers",
+                             run, state.unanswered));
+  }
   if (!is_over(state)) {
     return Error(Code::kRefused, fmt::format("{} is not over: {}; follow it with `shardrun logs -f {}`", run,
                                              state.status, name));

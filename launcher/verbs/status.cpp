@@ -62,12 +62,14 @@ int status(const std::string& run_name, const CommonOptions& common) {
     if (common.json) {
       auto state = look_at(*run);
       if (!state) return fail(state.error(), common);
+      say_unanswered(*state);
       if (!state->record) return fail(not_started_or(*run, find_record(*run).error()), common);
       print_text("{}", to_json(seen(*state)));
       return contract::kExitDone;
     }
     auto state = look_at(*run);
     if (!state) return fail(state.error(), common);
+    say_unanswered(*state);
     std::string out = head() + row(*run, *state);
     if (state->record) out += base::visible(state->record->verdict) + "\n";
     print_text(out);
@@ -121,6 +123,7 @@ int metrics(const std::string& run_name, const CommonOptions& common) {
     if (!run) return fail(run.error(), common);
     const auto state = look_at(*run);
     if (!state) return fail(state.error(), common);
+    say_unanswered(*state);
     print_text("{}", prometheus_text({sample_of(*run, *state)}));
     return contract::kExitDone;
   }

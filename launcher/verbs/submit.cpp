@@ -83,6 +83,7 @@ base::Result<SubmitRequest> prepare(LoadedSpec& loaded, const CodeFolder& code, 
 base::Result<std::string> job_before(const std::string& name, const CommonOptions& common) {
   ASSIGN_OR_RETURN(auto run, find_run(name, common));
   ASSIGN_OR_RETURN(auto state, look_at(run));
+  say_unanswered(state);
   const std::string who = fmt::format("--after {}: run {}", name, state.plan.id);
   if (is_over(state)) {
     if (state.record && state.record->status == record::RunStatus::kCompleted) return std::string();

@@ -72,7 +72,8 @@ class TopSource {
 
  private:
   static std::string title_of(const RunState& state) {
-    std::string title = fmt::format("{} {}: {}", state.plan.name, state.plan.id, state.status);
+    std::string title = fmt::format("{} {}: {}{}", state.plan.name, state.plan.id, state.status,
+                                    state.unanswered.empty() ? "" : " (Slurm does not answer)");
     if (!state.record || state.record->attempts.empty()) return title;
     const record::Attempt& attempt = state.record->attempts.back();
     const double seconds = attempt.ended.value_or(base::unix_now()) - attempt.started;

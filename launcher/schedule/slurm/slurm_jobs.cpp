@@ -309,6 +309,11 @@ Result<std::optional<SlurmJob>> find_job(const std::string& id) {
   return std::optional(found);
 }
 
+bool is_of_no_cluster(const Error& error) {
+  return error.code() == Code::kNotFound || error.code() == Code::kInvalid ||
+         error.to_string().find("Could not establish a configuration source") != std::string::npos;
+}
+
 Result<std::set<std::string>> known_jobs() {
   // What a person's squeue leaves out is left out for a person's eyes.
   const std::vector<std::string> filters = {

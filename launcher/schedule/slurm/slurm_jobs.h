@@ -74,6 +74,8 @@ std::string scontrol_field(const std::string& text, const std::string& key);
 bool is_end_of_job(const std::string& state);
 // Returns nullopt when Slurm has forgotten the job. Works without accounting.
 base::Result<std::optional<SlurmJob>> find_job(const std::string& id);
+// Says whether the error of find_job means that this machine belongs to no cluster, rather than that Slurm does not answer.
+bool is_of_no_cluster(const base::Error& error);
 // Returns the numbers of all jobs that Slurm has not forgotten, of an array's elements that of the array: one question, whose answer
 // says of many jobs that find_job need not be asked.
 base::Result<std::set<std::string>> known_jobs();
