@@ -66,6 +66,7 @@ Result<std::string> call_pcluster(const std::vector<std::string>& argv, const st
   int seconds = 0;
   const auto tick = [&] {
     if (++seconds % kSecondsBetweenWords == 0 && call.waiting) call.waiting(seconds);
+    return true;
   };
   auto answer = base::finish_command(argv, "", call.limit, tick);
   if (!answer) {

@@ -9,8 +9,8 @@
 #include <fmt/ranges.h>
 
 #include "launcher/agent/child_program.h"
-#include "launcher/agent/stop_signals.h"
 #include "launcher/foresight/calibration_file.h"
+#include "launcher/schedule/stop_signals.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/allowance.h"

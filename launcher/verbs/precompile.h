@@ -5,9 +5,9 @@
 
 #include <string>
 
-#include "launcher/agent/stop_signals.h"
 #include "launcher/runs/common.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
+#include "launcher/schedule/stop_signals.h"
 
 namespace shardrun::launcher {
 

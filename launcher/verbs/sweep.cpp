@@ -8,10 +8,10 @@
 #include <fmt/ranges.h>
 
 #include "launcher/agent/child_program.h"
-#include "launcher/agent/stop_signals.h"
 #include "launcher/plan/grid.h"
 #include "launcher/runs/run_state.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
+#include "launcher/schedule/stop_signals.h"
 #include "launcher/submit/rules.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/view/progress.h"

@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
-#include "launcher/agent/stop_signals.h"
 #include "launcher/runs/run_state.h"
+#include "launcher/schedule/stop_signals.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
 #include "launcher/view/growing_text.h"

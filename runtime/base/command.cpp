@@ -25,6 +25,8 @@ namespace {
 
 // How long the output of a command that has ended may stay silent before it is over: others may hold its other end.
 constexpr int kLastOutputMilliseconds = 200;
+// How often it is asked whether to wait any longer.
+constexpr auto kAsksEvery = std::chrono::seconds(1);
 
 struct Pipe {
   UniqueFd read, write;
@@ -126,15 +128,16 @@ Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
 }
 
 Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const std::string& input,
-                                     std::chrono::milliseconds limit, const std::function<void()>& tick,
+                                     std::chrono::milliseconds limit, const std::function<bool()>& goes_on,
                                      const std::vector<std::string>& without, Group group) {
   ASSIGN_OR_RETURN(auto child, spawn_command(argv, {}, !input.empty(), without, group));
   const NoBrokenPipeSignal quiet;  // a command may end without having read its input
   if (child.in) ::fcntl(child.in.get(), F_SETFL, O_NONBLOCK);
   CommandOutput output;
   std::string_view unread = input;
-  bool has_ended = !child.pidfd, timed_out = false;
+  bool has_ended = !child.pidfd, timed_out = false, given_up = false;
   const auto deadline = std::chrono::steady_clock::now() + limit;
+  auto asks_at = std::chrono::steady_clock::now() + kAsksEvery;
   // A command has ended when its process has, whoever else holds its output; what it wrote is then there to read.
   while (child.out || child.err || !has_ended) {
     const auto left =
@@ -142,14 +145,19 @@ Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const
             .count();
     timed_out = left <= 0;
     if (timed_out) break;
-    if (tick) tick();
+    if (goes_on && !has_ended && std::chrono::steady_clock::now() >= asks_at) {
+      given_up = !goes_on();
+      if (given_up) break;
+      asks_at = std::chrono::steady_clock::now() + kAsksEvery;
+    }
     pollfd polled[4] = {{child.out.get(), POLLIN, 0},
                         {child.err.get(), POLLIN, 0},
                         {child.in.get(), POLLOUT, 0},
                         {has_ended ? -1 : child.pidfd.get(), POLLIN, 0}};
     const auto wait = has_ended ? kLastOutputMilliseconds
-                      : tick    ? std::min<decltype(left)>(left, 1000)
-                                : left;
+                      : goes_on
+                          ? std::min<decltype(left)>(left, std::chrono::milliseconds(kAsksEvery).count())
+                          : left;
     const int ready = ::poll(polled, 4, static_cast<int>(std::min<decltype(left)>(left, wait)));
     if (ready < 0 && errno != EINTR) break;
     if (ready == 0 && has_ended && child.pidfd) break;
@@ -159,19 +167,21 @@ Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const
     has_ended = has_ended || polled[3].revents != 0;
   }
   child.in.reset();
-  if (timed_out) ::kill(group == Group::kOwn ? -child.pid : child.pid, SIGKILL);
+  if (timed_out || given_up) ::kill(group == Group::kOwn ? -child.pid : child.pid, SIGKILL);
   while (::waitpid(child.pid, &output.status, 0) < 0 && errno == EINTR) {
   }
   if (timed_out) {
     return Error(Code::kTimeout,
                  fmt::format("{} did not answer in {} s", argv.front(), limit.count() / 1000));
   }
+  if (given_up) return Error(Code::kCancelled, fmt::format("{} was not waited for any longer", argv.front()));
   return output;
 }
 
 Result<CommandOutput> run_command(const std::vector<std::string>& argv, const std::string& input,
-                                  std::chrono::milliseconds limit, const std::vector<std::string>& without) {
-  auto output = finish_command(argv, input, limit, {}, without);
+                                  std::chrono::milliseconds limit, const std::vector<std::string>& without,
+                                  const std::function<bool()>& goes_on) {
+  auto output = finish_command(argv, input, limit, goes_on, without);
   if (!output) return output;
   if (!WIFEXITED(output->status) || WEXITSTATUS(output->status) != 0) {
     const std::string words = trimmed(output->err.empty() ? output->out : output->err);

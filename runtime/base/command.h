@@ -27,16 +27,19 @@ enum class Group {
   kOurs,  // it may ask for a password on the terminal, which stops whoever reads it from another group than the one in front
 };
 
-// Returns the output of a command, however it ended. `tick` is called about every second until then. Errors:
-// kNotFound (there is no such program), kTimeout (it was killed, with its process group if that is its own), kIo.
+// Returns the output of a command, however it ended. `goes_on` is asked every second or two until then whether to wait any longer.
+// Errors: kNotFound (there is no such program), kTimeout and kCancelled (its time was over, or `goes_on` said no: it was killed,
+// with its process group if that is its own), kIo.
 Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const std::string& input,
-                                     std::chrono::milliseconds limit, const std::function<void()>& tick = {},
+                                     std::chrono::milliseconds limit,
+                                     const std::function<bool()>& goes_on = {},
                                      const std::vector<std::string>& without = {}, Group group = Group::kOwn);
 // Returns the output of a command that ended with 0; kIo with the command's own words when it ended otherwise. It does not see
 // those of our variables that `without` names.
 Result<CommandOutput> run_command(const std::vector<std::string>& argv, const std::string& input = "",
                                   std::chrono::milliseconds limit = std::chrono::seconds(30),
-                                  const std::vector<std::string>& without = {});
+                                  const std::vector<std::string>& without = {},
+                                  const std::function<bool()>& goes_on = {});
 
 // A child whose output comes through pipes; for commands that live long.
 struct SpawnedCommand {

@@ -36,7 +36,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/agent/conductor.h"
-#include "launcher/agent/stop_signals.h"
+#include "launcher/schedule/stop_signals.h"
 #include "runtime/base/io.h"
 #include "runtime/base/json.h"
 #include "runtime/contract/heartbeat.h"

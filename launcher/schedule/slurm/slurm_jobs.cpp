@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <functional>
 #include <sstream>
 #include <thread>
@@ -11,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "launcher/schedule/slurm/refusals.h"
+#include "launcher/schedule/stop_signals.h"
 #include "launcher/submit/script.h"
 #include "launcher/submit/slurm_options.h"
 #include "runtime/base/command.h"
@@ -24,8 +26,9 @@ namespace {
 
 base::Result<base::CommandOutput> ask_slurm(const std::vector<std::string>& argv,
                                             const std::string& input = "",
-                                            const std::vector<std::string>& without = {}) {
-  auto answer = base::run_command(argv, input, std::chrono::seconds(30), without);
+                                            const std::vector<std::string>& without = {},
+                                            const std::function<bool()>& goes_on = {}) {
+  auto answer = base::run_command(argv, input, std::chrono::seconds(30), without, goes_on);
   if (answer || answer.error().code() != base::Code::kNotFound) return answer;
   return std::move(answer).error().context("is this a Slurm head or compute node?");
 }
@@ -102,34 +105,75 @@ Result<void> write_run_directory(const SubmitRequest& request, const std::string
   return base::write_file_atomically(run.submit_sh(), script, record::kFileMode);
 }
 
-// Submits `script` held, lets `prepare` make what the job needs, and releases it; if something fails, the job is
-// cancelled again.
-Result<std::string> submit_prepared(const spec::JobSpec& spec, const std::string& script,
-                                    const std::function<Result<void>(const std::string& id)>& prepare) {
-  auto answer = ask_slurm(submit_command(spec), script, variables_against(spec));
+// How long a command of Slurm's is waited for after a request to stop: most answer at once, and then what it began is known.
+constexpr auto kLastWords = std::chrono::seconds(2);
+
+// A request to stop that comes while a job is half submitted, which it would leave so; it is obeyed once nothing is.
+class Interruption {
+ public:
+  explicit Interruption(StopSignals signals) : signals_(std::move(signals)) {}
+  bool came() {
+    if (!came_at_ && signals_.take()) came_at_ = std::chrono::steady_clock::now();
+    return came_at_.has_value();
+  }
+  bool lets_go_on() { return !came() || std::chrono::steady_clock::now() - *came_at_ < kLastWords; }
+
+ private:
+  StopSignals signals_;
+  std::optional<std::chrono::steady_clock::time_point> came_at_;
+};
+
+// Says whether sbatch ended so that Slurm may have taken the job before.
+bool may_have_queued(const Error& why) {
+  return why.code() == Code::kTimeout || why.code() == Code::kCancelled ||
+         why.message().find("timed out") != std::string::npos;
+}
+
+// Submits `script` held, lets `prepare` make what the job needs, and releases it; if something fails or we are asked to stop, the
+// job is cancelled again. `prepare` adds the folders that it makes, which go with a job that has never been released.
+Result<std::string> submit_prepared(
+    const spec::JobSpec& spec, const std::string& script,
+    const std::function<Result<void>(const std::string& id, std::vector<std::string>& made)>& prepare) {
+  ASSIGN_OR_RETURN(auto signals, StopSignals::block());
+  Interruption stop(std::move(signals));
+  const auto goes_on = [&] { return stop.lets_go_on(); };
+  auto answer = ask_slurm(submit_command(spec), script, variables_against(spec), goes_on);
+  if (!answer && may_have_queued(answer.error()))
+    return Error(
+        answer.error().code(),
+        fmt::format("whether Slurm took the job is not known: {}; if so, `squeue --me --name={}` shows it "
+                    "held: take it away with scancel, and submit again",
+                    answer.error().message(), spec.name));
   if (!answer) return explain_refusal(spec, answer.error()).context("the job was not submitted");
   const std::string id = answer->out.substr(0, answer->out.find_first_of(";\n"));
   if (!is_job_id(id)) return Error(Code::kIo, "sbatch answered \"" + answer->out + "\", which is no job id");
-  auto prepared = prepare(id);
-  if (prepared) {
-    if (auto released = ask_slurm({"scontrol", "release", id}); !released)
+  std::vector<std::string> made;
+  auto prepared = prepare(id, made);
+  if (prepared && !stop.came()) {
+    made.clear();  // it may start now
+    if (auto released = ask_slurm({"scontrol", "release", id}, "", {}, goes_on); !released)
       prepared = explain_refusal(spec, released.error());
   }
-  if (!prepared) {
-    auto cancelled = ask_slurm({"scancel", id});
-    return std::move(prepared).error().context(
-        fmt::format("job {} was submitted and {}", id,
-                    cancelled ? "cancelled again" : "is held: cancel it with scancel"));
-  }
-  return id;
+  if (prepared && stop.came()) prepared = Error(Code::kCancelled, "we were asked to stop");
+  if (prepared) return id;
+  auto cancelled =
+      base::run_command({"scancel", id}, "", stop.came() ? kLastWords : std::chrono::seconds(30));
+  std::error_code ignored;
+  if (cancelled)
+    for (const std::string& folder : made) std::filesystem::remove_all(folder, ignored);
+  return std::move(prepared).error().context(fmt::format(
+      "job {} was submitted and {}", id,
+      cancelled ? "cancelled again" : fmt::format("is queued: take it away by `scancel {}`", id)));
 }
 
-Result<void> prepare_run(SubmitRequest& request, const std::string& id, const std::string& script) {
+Result<void> prepare_run(SubmitRequest& request, const std::string& id, const std::string& script,
+                         std::vector<std::string>& made) {
   request.plan.id = id;
   request.plan.run_directory =
       request.goes_on_in.empty() ? request.runs_directory + "/" + id : request.goes_on_in;
   RETURN_IF_ERROR(make_run_directory(request));
   if (request.goes_on_in.empty()) {
+    made.push_back(request.plan.run_directory);
     ASSIGN_OR_RETURN(request.plan.identity, contract::new_run_identity());
   }
   if (request.code) {
@@ -230,8 +274,9 @@ Result<record::LaunchPlan> submit_job(SubmitRequest request) {
   ASSIGN_OR_RETURN(auto script, script_of(request));
   // This is done before anything is queued: nothing else could fail afterwards for a reason of ours.
   RETURN_IF_ERROR(base::make_directories(request.runs_directory));
-  auto id = submit_prepared(*request.spec, script,
-                            [&](const std::string& job) { return prepare_run(request, job, script); });
+  auto id = submit_prepared(*request.spec, script, [&](const std::string& job, auto& made) {
+    return prepare_run(request, job, script, made);
+  });
   RETURN_IF_ERROR(id);
   return request.plan;
 }
@@ -240,15 +285,16 @@ Result<Chain> submit_chain(SubmitRequest first, SubmitRequest second) {
   ASSIGN_OR_RETURN(auto script, script_of(first));
   RETURN_IF_ERROR(base::make_directories(first.runs_directory));
   Chain chain;
-  auto submitted = submit_prepared(*first.spec, script, [&](const std::string& job) -> Result<void> {
-    RETURN_IF_ERROR(prepare_run(first, job, script));
-    chain.first = first.plan;
-    second.after = job;
-    second.plan.precompile_run = first.plan.run_directory;
-    ASSIGN_OR_RETURN(auto waiting, submit_job(std::move(second)));
-    chain.second = std::move(waiting);
-    return {};
-  });
+  auto submitted =
+      submit_prepared(*first.spec, script, [&](const std::string& job, auto& made) -> Result<void> {
+        RETURN_IF_ERROR(prepare_run(first, job, script, made));
+        chain.first = first.plan;
+        second.after = job;
+        second.plan.precompile_run = first.plan.run_directory;
+        ASSIGN_OR_RETURN(auto waiting, submit_job(std::move(second)));
+        chain.second = std::move(waiting);
+        return {};
+      });
   RETURN_IF_ERROR(submitted);
   return chain;
 }
@@ -270,19 +316,20 @@ Result<std::vector<record::LaunchPlan>> submit_array(ArrayRequest request) {
   ASSIGN_OR_RETURN(auto script,
                    script_of(request.job, static_cast<int>(request.plans.size()), request.at_a_time));
   RETURN_IF_ERROR(base::make_directories(request.job.runs_directory));
-  auto submitted = submit_prepared(*request.job.spec, script, [&](const std::string& array) -> Result<void> {
-    for (size_t i = 0; i < request.plans.size(); ++i) {
-      const std::string element = fmt::format("{}_{}", array, i);
-      SubmitRequest job = request.job;
-      job.plan = request.plans[i];
-      RETURN_IF_ERROR(prepare_run(job, element, script));
-      request.plans[i] = job.plan;
-      if (has_size_of(job.plan, *request.job.spec)) continue;
-      if (auto resized = ask_slurm(resize_command(element, job.plan)); !resized)
-        return std::move(resized).error();
-    }
-    return {};
-  });
+  auto submitted =
+      submit_prepared(*request.job.spec, script, [&](const std::string& array, auto& made) -> Result<void> {
+        for (size_t i = 0; i < request.plans.size(); ++i) {
+          const std::string element = fmt::format("{}_{}", array, i);
+          SubmitRequest job = request.job;
+          job.plan = request.plans[i];
+          RETURN_IF_ERROR(prepare_run(job, element, script, made));
+          request.plans[i] = job.plan;
+          if (has_size_of(job.plan, *request.job.spec)) continue;
+          if (auto resized = ask_slurm(resize_command(element, job.plan)); !resized)
+            return std::move(resized).error();
+        }
+        return {};
+      });
   RETURN_IF_ERROR(submitted);
   return std::move(request.plans);
 }

@@ -3,7 +3,8 @@
 // Slurm is driven through sbatch, squeue, sacct, scontrol and scancel with argv vectors, never through a shell, so
 // one binary serves every site's version. Errors quote Slurm's own words.
 //
-// Thread rule: free functions; each runs commands and waits for them.
+// Thread rule: free functions; each runs commands and waits for them. Those that submit block the stop signals meanwhile, in the
+// main thread, while there is no other.
 #pragma once
 
 #include <optional>
@@ -39,7 +40,8 @@ base::Result<void> check_slurm_options_here(const spec::JobSpec& spec, const std
 base::Result<std::string> describe_submission(const SubmitRequest& request);
 
 // Submits the job held, makes the run directory <runs_directory>/<job id> with job.toml, plan.json and submit.sh,
-// then releases the job, so that its directory exists when it starts. A failure after sbatch cancels the job again.
+// then releases the job, so that its directory exists when it starts. A failure after sbatch, or a request to stop (StopSignals),
+// cancels the job again, and takes the directory away where the job cannot have started. kCancelled: we were asked to stop.
 // Returns the plan with its id and run directory.
 base::Result<record::LaunchPlan> submit_job(SubmitRequest request);
 

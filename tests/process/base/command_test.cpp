@@ -40,6 +40,19 @@ TEST_CASE("command: one that closes its output and stays is ended when its time 
   CHECK(std::chrono::steady_clock::now() - begin < seconds(200));
 }
 
+TEST_CASE("command: one that nobody wants to wait for any longer is ended") {
+  const auto begin = std::chrono::steady_clock::now();
+  int asked = 0;
+
+  const auto output =
+      base::run_command({"sh", "-c", "exec sleep 300"}, "", seconds(200), {}, [&] { return ++asked < 2; });
+
+  REQUIRE_FALSE(output.has_value());
+  CHECK(output.error().code() == base::Code::kCancelled);
+  CHECK(asked == 2);
+  CHECK(std::chrono::steady_clock::now() - begin < seconds(100));
+}
+
 TEST_CASE("command: one that has ended is over although somebody else holds its output open") {
   const auto output = base::run_command({"sh", "-c", "sleep 300 & echo $!"}, "", seconds(60));
 

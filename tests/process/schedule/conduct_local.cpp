@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "launcher/agent/conductor.h"
-#include "launcher/agent/stop_signals.h"
 #include "launcher/schedule/local/local_scheduler.h"
+#include "launcher/schedule/stop_signals.h"
 #include "runtime/base/io.h"
 
 using namespace shardrun;

@@ -21,6 +21,8 @@ class StopSignals {
 
   // A non-blocking signalfd.
   int fd() const { return fd_.get(); }
+  // Says whether a request to stop has come since it was asked last.
+  bool take() const;
 
  private:
   StopSignals() = default;

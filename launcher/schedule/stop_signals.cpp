@@ -1,6 +1,7 @@
-#include "launcher/agent/stop_signals.h"
+#include "launcher/schedule/stop_signals.h"
 
 #include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -22,6 +23,11 @@ base::Result<StopSignals> StopSignals::block() {
 }
 
 StopSignals::StopSignals(StopSignals&& other) noexcept : fd_(std::move(other.fd_)), before_(other.before_) {}
+
+bool StopSignals::take() const {
+  signalfd_siginfo info{};
+  return ::read(fd_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info);
+}
 
 StopSignals::~StopSignals() {
   if (fd_) ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
