@@ -159,7 +159,7 @@ base::Result<RunRecord> find_record(const record::RunDir& run) {
 }
 
 base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm) {
-  return look_with(run, ask_slurm ? find_job : AskSlurm());
+  return look_with(run, ask_slurm ? [](const std::string& id) { return find_job(id); } : AskSlurm());
 }
 
 base::Result<RunState> RunsLook::at(const record::RunDir& run) {
@@ -240,20 +240,26 @@ base::Error not_started_or(const record::RunDir& run, const base::Error& error) 
                                  state->status, state->plan.id));
 }
 
-base::Result<RunState> RunWatcher::look() {
+base::Result<RunState> RunWatcher::look(const std::function<bool()>& goes_on) {
   const auto now = std::chrono::steady_clock::now();
-  const bool ask = !asked_ || now - *asked_ >= std::chrono::duration<double>(kSlurmSeconds);
-  auto state = look_at(run_, ask);
+  if (answered_ && now - *answered_ < std::chrono::duration<double>(kSlurmSeconds)) return glance();
+  auto state = look_with(run_, [&](const std::string& id) { return find_job(id, goes_on); });
   if (!state) return state;
-  if (ask) {
-    asked_ = now;
-    slurm_status_ = state->status;
-    unanswered_ = state->unanswered;
-  } else if (!state->record || state->record->status == RunStatus::kPreempted ||
-             is_of_an_earlier_job(*state)) {
-    state->status = slurm_status_;  // it waits
-    state->unanswered = unanswered_;
-  }
+  // Counted from its end: who is given up after half a minute would otherwise be asked again at once.
+  answered_ = std::chrono::steady_clock::now();
+  slurm_status_ = state->status;
+  unanswered_ = state->unanswered;
+  return state;
+}
+
+base::Result<RunState> RunWatcher::glance() const {
+  auto state = look_at(run_, /*ask_slurm=*/false);
+  if (!state) return state;
+  const bool waits =
+      state->plan.scheduler == "slurm" &&
+      (!state->record || state->record->status == RunStatus::kPreempted || is_of_an_earlier_job(*state));
+  if (waits && answered_) state->status = slurm_status_;
+  if (waits) state->unanswered = answered_ ? unanswered_ : "it has not answered yet";
   return state;
 }
 

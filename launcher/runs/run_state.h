@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -65,17 +66,20 @@ class RunsLook {
 };
 
 // Looks again and again at one run. Its directory is read each time; Slurm, which knows of jobs that died without a word
-// there, is asked once in kSlurmSeconds.
+// there, is asked kSlurmSeconds after its last answer.
 class RunWatcher {
  public:
   static constexpr double kSlurmSeconds = 15.0;
 
   explicit RunWatcher(record::RunDir run) : run_(std::move(run)) {}
-  base::Result<RunState> look();
+  // `goes_on` is called about every second while Slurm does not answer; it may glance(), and says whether to wait any longer.
+  base::Result<RunState> look(const std::function<bool()>& goes_on = {});
+  // As look(), with what Slurm said last.
+  base::Result<RunState> glance() const;
 
  private:
   record::RunDir run_;
-  std::optional<std::chrono::steady_clock::time_point> asked_;
+  std::optional<std::chrono::steady_clock::time_point> answered_;
   std::string slurm_status_, unanswered_;  // what it said last, or why it did not
 };
 

@@ -71,8 +71,13 @@ int follow_run(const record::RunDir& run, const LogFilter& filter, const CommonO
   RunWatcher watcher(run);
   std::string waiting;     // what was said last of a run that has not started
   std::string unanswered;  // why Slurm did not answer, as it was said last
+  // While Slurm is silent, what the run writes is shown all the same.
+  const auto meanwhile = [&] {
+    follower.poll();
+    return !broken;
+  };
   while (!broken) {
-    const auto state = watcher.look();  // asked first: what came before the end is still shown
+    const auto state = watcher.look(meanwhile);  // asked first: what came before the end is still shown
     if (!state) {
       follower.finish();
       return fail(state.error(), common);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 
 #include <fmt/format.h>
@@ -47,8 +48,14 @@ class TopSource {
     TopView view;
     bool over = false;
   };
-  Result<Seen> look() {
-    ASSIGN_OR_RETURN(auto state, watcher_.look());
+  // As RunWatcher has both.
+  Result<Seen> look(const std::function<bool()>& goes_on = {}) { return gather(watcher_.look(goes_on)); }
+  Result<Seen> glance() { return gather(watcher_.glance()); }
+
+ private:
+  Result<Seen> gather(const Result<RunState>& looked) {
+    if (!looked) return looked.error();
+    const RunState& state = *looked;
     Seen seen;
     seen.over = is_over(state);
     seen.view.title = title_of(state);
@@ -70,7 +77,6 @@ class TopSource {
     return seen;
   }
 
- private:
   static std::string title_of(const RunState& state) {
     std::string title = fmt::format("{} {}: {}{}", state.plan.name, state.plan.id, state.status,
                                     state.unanswered.empty() ? "" : " (Slurm does not answer)");
@@ -222,9 +228,9 @@ class SuspendSignal {
 };
 
 // True: the person wants to go.
-bool wait_for_key(int signals, const SuspendSignal& suspend, Screen& screen) {
+bool wait_for_key(int signals, const SuspendSignal& suspend, Screen& screen, int milliseconds) {
   pollfd fds[] = {{STDIN_FILENO, POLLIN, 0}, {signals, POLLIN, 0}, {suspend.fd(), POLLIN, 0}};
-  if (::poll(fds, 3, kRefreshMilliseconds) <= 0) return false;
+  if (::poll(fds, 3, milliseconds) <= 0) return false;
   char key = 0;
   if (fds[1].revents != 0) return true;
   if (fds[2].revents != 0) {
@@ -235,14 +241,26 @@ bool wait_for_key(int signals, const SuspendSignal& suspend, Screen& screen) {
   return got == 0 || (got == 1 && (key == 'q' || key == 'Q'));
 }
 
-Result<void> show_on_screen(TopSource& source, const Terminal& terminal) {
+// Returns what was seen last of a run that is over; nullopt: the person left.
+Result<std::optional<TopSource::Seen>> show_on_screen(TopSource& source, const Terminal& terminal) {
   ASSIGN_OR_RETURN(auto signals, StopSignals::block());
   const SuspendSignal suspend;
   Screen screen;
-  while (true) {
-    ASSIGN_OR_RETURN(auto seen, source.look());
+  const auto show = [&](const TopSource::Seen& seen) {
     Screen::show(shown_on(terminal, render_top(seen.view, Screen::size(terminal))));
-    if (seen.over || wait_for_key(signals.fd(), suspend, screen)) return {};
+  };
+  bool left = false;
+  const auto goes_on = [&] {  // while Slurm is silent, the ranks are shown and keys obeyed all the same
+    if (const auto seen = source.glance()) show(*seen);
+    left = wait_for_key(signals.fd(), suspend, screen, 0);
+    return !left;
+  };
+  while (true) {
+    ASSIGN_OR_RETURN(auto seen, source.look(goes_on));
+    if (!left) show(seen);
+    if (!left && seen.over) return std::optional(std::move(seen));
+    if (left || wait_for_key(signals.fd(), suspend, screen, kRefreshMilliseconds))
+      return std::optional<TopSource::Seen>();
   }
 }
 
@@ -257,11 +275,13 @@ int top(const std::string& run_name, const CommonOptions& common) {
   const Terminal kind = look_at_terminal(STDOUT_FILENO, contract::process_environment());
   const bool terminal = kind.moves && ::isatty(STDIN_FILENO) == 1 && !common.json;
   if (terminal) {
-    if (auto shown = show_on_screen(source, kind); !shown) return fail(shown.error(), common);
+    auto shown = show_on_screen(source, kind);
+    if (!shown) return fail(shown.error(), common);
+    if (*shown) print_text(render_top((*shown)->view, {}));
+    return contract::kExitDone;
   }
   auto seen = source.look();
   if (!seen) return fail(seen.error(), common);
-  if (terminal && !seen->over) return contract::kExitDone;  // the person left
   print_text(common.json ? to_json(seen->view) : render_top(seen->view, {}));
   return contract::kExitDone;
 }

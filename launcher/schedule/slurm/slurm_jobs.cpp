@@ -341,9 +341,9 @@ std::string scontrol_field(const std::string& text, const std::string& key) {
   return text.substr(at, text.find_first_of(" \n", at) - at);
 }
 
-Result<std::optional<SlurmJob>> find_job(const std::string& id) {
+Result<std::optional<SlurmJob>> find_job(const std::string& id, const std::function<bool()>& goes_on) {
   ASSIGN_OR_RETURN(auto job, job_of(id));
-  auto answer = ask_slurm({"scontrol", "--oneliner", "show", "job", job});
+  auto answer = ask_slurm({"scontrol", "--oneliner", "show", "job", job}, "", {}, goes_on);
   if (!answer) {
     if (answer.error().message().find("Invalid job id") != std::string::npos)
       return std::optional<SlurmJob>{};

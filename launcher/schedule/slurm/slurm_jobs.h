@@ -7,6 +7,7 @@
 // main thread, while there is no other.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -74,8 +75,10 @@ struct SlurmJob {
 std::string scontrol_field(const std::string& text, const std::string& key);
 // Says whether a job in this state, e.g. "CANCELLED", does not run any more.
 bool is_end_of_job(const std::string& state);
-// Returns nullopt when Slurm has forgotten the job. Works without accounting.
-base::Result<std::optional<SlurmJob>> find_job(const std::string& id);
+// Returns nullopt when Slurm has forgotten the job. Works without accounting. `goes_on` is asked about every second whether to wait
+// any longer; kCancelled where it said no.
+base::Result<std::optional<SlurmJob>> find_job(const std::string& id,
+                                               const std::function<bool()>& goes_on = {});
 // Says whether the error of find_job means that this machine belongs to no cluster, rather than that Slurm does not answer.
 bool is_of_no_cluster(const base::Error& error);
 // Returns the numbers of all jobs that Slurm has not forgotten, of an array's elements that of the array: one question, whose answer
