@@ -6,6 +6,14 @@
 #include <fmt/format.h>
 
 namespace shardrun::record {
+namespace {
+
+bool is_continuation(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xc0) == 0x80;
+}
+
+}  // namespace
+
 void NodeLines::append(std::string_view bytes, const Sink& sink) {
   while (!bytes.empty()) {
     const size_t end = bytes.find_first_of("\r\n");
@@ -19,18 +27,20 @@ void NodeLines::append(std::string_view bytes, const Sink& sink) {
 void NodeLines::add(std::string_view piece, const Sink& sink) {
   if (!piece.empty()) after_return_ = false;
   while (line_.size() + piece.size() > kMaxLineBytes) {
-    size_t taken = kMaxLineBytes - line_.size();
-    // Do not cut a UTF-8 sequence in two: step back over its continuation bytes.
-    for (size_t back = 0; back < 4 && taken > back; ++back) {
-      if ((static_cast<unsigned char>(piece[taken - back]) & 0xc0) != 0x80) {
-        taken -= back;
-        break;
-      }
-    }
+    const size_t taken = kMaxLineBytes - line_.size();
     line_.append(piece.substr(0, taken));
     piece.remove_prefix(taken);
+    // Do not cut a UTF-8 sequence in two, of which an earlier piece may have brought the first bytes.
+    size_t end = line_.size();
+    for (size_t back = 0; back < 4; ++back) {
+      if (is_continuation(back == 0 ? piece[0] : line_[line_.size() - back])) continue;
+      end -= back;
+      break;
+    }
+    const std::string begun = line_.substr(end);
+    line_.resize(end);
     sink(line_ + " [...]");
-    line_ = "[...] ";
+    line_ = "[...] " + begun;
   }
   line_.append(piece);
 }

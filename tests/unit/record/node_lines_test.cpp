@@ -72,3 +72,12 @@ TEST_CASE("node lines: times are UTC with milliseconds") {
 
   CHECK(format_utc(time) == "2026-01-02T03:04:05.007Z");
 }
+
+TEST_CASE("node lines: a character is not cut in two where a line is, wherever the pipe has cut the text") {
+  const std::string before(kMaxLineBytes - 1, 'x'), text = before + "\xe2\x96\x81y\n";  // U+2581
+  const Lines wanted = {before + " [...]", "[...] \xe2\x96\x81y"};
+  for (size_t cut = before.size(); cut <= text.size(); ++cut) {
+    CAPTURE(cut);
+    CHECK(lines_of({text.substr(0, cut), text.substr(cut)}) == wanted);
+  }
+}
