@@ -28,6 +28,8 @@ struct RankNames {
   const char* node_name;
 };
 
+constexpr int64_t kMostNodes = 1 << 16, kMostOfANode = 1 << 16;
+
 constexpr RankNames kSlurmNames = {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID",
                                    "",     "SLURM_NODEID", "SLURM_NNODES", "SLURMD_NODENAME"};
 constexpr RankNames kNames[] = {
@@ -75,7 +77,7 @@ Result<int64_t> slurm_local_world_size(const EnvironmentLookup& lookup, int node
       if (parsed.ec != std::errc() || parsed.ptr == end || *parsed.ptr != ')') break;
       at = parsed.ptr + 1;
     }
-    if (repeat < 1 || repeat > 65536) break;
+    if (tasks < 1 || tasks > kMostOfANode || repeat < 1 || repeat > kMostNodes) break;
     if (node_index < first + repeat) return tasks;
     first += repeat;
     if (at < end && *at == ',') ++at;
@@ -95,21 +97,21 @@ Result<void> read_position(const EnvironmentLookup& lookup, const RankNames& nam
   env.world_size = world;
   ASSIGN_OR_RETURN(auto global, field(lookup, names.global_rank, names.launcher, 0, env.world_size - 1));
   env.global_rank = global;
-  ASSIGN_OR_RETURN(auto local, field(lookup, names.local_rank, names.launcher, 0, 1 << 16));
-  env.local_rank = local;
   if (*names.node_count != '\0') {
-    ASSIGN_OR_RETURN(auto count, field(lookup, names.node_count, names.launcher, 1, 65536));
+    ASSIGN_OR_RETURN(auto count, field(lookup, names.node_count, names.launcher, 1, kMostNodes));
     env.node_count = count;
     ASSIGN_OR_RETURN(auto index, field(lookup, names.node_index, names.launcher, 0, env.node_count - 1));
     env.node_index = index;
   }
   if (*names.local_world_size != '\0') {
-    ASSIGN_OR_RETURN(auto size, field(lookup, names.local_world_size, names.launcher, 1, 1 << 16));
+    ASSIGN_OR_RETURN(auto size, field(lookup, names.local_world_size, names.launcher, 1, kMostOfANode));
     env.local_world_size = size;
   } else {
     ASSIGN_OR_RETURN(auto size, slurm_local_world_size(lookup, env.node_index));
     env.local_world_size = static_cast<int>(size);
   }
+  ASSIGN_OR_RETURN(auto local, field(lookup, names.local_rank, names.launcher, 0, env.local_world_size - 1));
+  env.local_rank = local;
   if (*names.node_count == '\0') {
     // mpirun does not say; ranks are mapped node by node, equally many on each.
     env.node_count = (env.world_size + env.local_world_size - 1) / env.local_world_size;

@@ -264,6 +264,25 @@ TEST_CASE("rank environment: what is missing or malformed is named with who shou
       "SLURM_PROCID is not a number from 0 to 1; srun should have set it");
 }
 
+TEST_CASE("rank environment: a place beside the ranks of its node is refused") {
+  const auto place = [](const char* local_rank, const char* tasks_per_node) {
+    return contract::read_slurm_place(lookup_in({{"SLURM_PROCID", "1"},
+                                                 {"SLURM_NTASKS", "4"},
+                                                 {"SLURM_LOCALID", local_rank},
+                                                 {"SLURM_NODEID", "0"},
+                                                 {"SLURM_NNODES", "2"},
+                                                 {"SLURM_TASKS_PER_NODE", tasks_per_node}}));
+  };
+  CHECK(place("1", "2(x2)"));
+  CHECK_EQ(place("2", "2(x2)").error().to_string(),
+           "SLURM_LOCALID is not a number from 0 to 1; srun should have set it");
+  for (const char* none : {"0(x2)", "-2(x2)", "4294967298(x2)"}) {
+    CAPTURE(none);
+    CHECK_EQ(place("1", none).error().to_string(),
+             "SLURM_TASKS_PER_NODE does not say how many tasks run on node 0; srun sets it");
+  }
+}
+
 TEST_CASE("rank environment: a program gets torchrun's names and its share of the batch") {
   contract::RankEnv env;
   env.global_rank = 3;
