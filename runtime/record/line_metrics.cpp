@@ -31,7 +31,8 @@ std::optional<TrainingMetrics> metrics_of_lines(std::string_view metrics) {
       seconds.push_back(*line.step_seconds);
     } else if (before && before->time && line.time && *line.step > *before->step &&
                *line.time > *before->time) {
-      seconds.push_back((*line.time - *before->time) / static_cast<double>(*line.step - *before->step));
+      seconds.push_back((*line.time - *before->time) /
+                        (static_cast<double>(*line.step) - static_cast<double>(*before->step)));
     }
     before = std::move(line);
   }

@@ -75,6 +75,14 @@ TEST_CASE(
   CHECK(lines[0].attempt == 2);
 }
 
+TEST_CASE("metrics: steps as far apart as numbers go have a time each all the same") {
+  const auto figures = record::metrics_of_lines(
+      "{\"step\": -9000000000000000000, \"time\": 100.0}\n{\"step\": 9000000000000000000, \"time\": "
+      "118.0}\n");
+  REQUIRE(figures);
+  CHECK(figures->step_seconds_p50 > 0.0);
+}
+
 TEST_CASE("plan.json: what is written is read back") {
   record::LaunchPlan plan;
   plan.name = "x";
