@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <map>
@@ -18,7 +19,9 @@
 namespace shardrun::rank {
 namespace {
 
-// Returns the numbers of a list of the kernel's, "0-3,96-99"; none of a file that is not there.
+constexpr int kMostNumbers = 1 << 14;  // of CPUs or memory nodes: more than any kernel has
+
+// Returns the numbers of a list of the kernel's, "0-3,96-99", at most kMostNumbers and below that; none of a file that is not there.
 std::vector<int> read_list(const std::string& path) {
   std::vector<int> numbers;
   const auto text = base::read_file(path, /*limit_bytes=*/1 << 16);
@@ -31,7 +34,9 @@ std::vector<int> read_list(const std::string& path) {
     if (begin.ec != std::errc()) break;
     at = begin.ptr;
     if (at < end && *at == '-') at = std::from_chars(at + 1, end, last).ptr;
-    for (int number = first; number <= last; ++number) numbers.push_back(number);
+    last = std::min(last, kMostNumbers - 1);
+    for (int number = first; number <= last && numbers.size() < kMostNumbers; ++number)
+      numbers.push_back(number);
   }
   return numbers;
 }

@@ -69,6 +69,13 @@ TEST_CASE("binding: cores follow each other by memory node, with the threads of 
   CHECK(cores_of({3, 9}, folder / "nowhere") == std::vector<Core>{{3}, {9}});
 }
 
+TEST_CASE("binding: a list that names more CPUs than there can be takes no time and no memory") {
+  shardrun::tests::Folder folder;
+  std::filesystem::create_directories(folder / "cpu/cpu0/topology");
+  std::ofstream(folder / "cpu/cpu0/topology/thread_siblings_list") << "0-2147483647\n";
+  CHECK(cores_of({0, 1}, folder.path()) == std::vector<Core>{{0, 1}});
+}
+
 TEST_CASE("binding: ranks that ask for more than there is stay unbound and the log says so") {
   CHECK(slice_cpus(kTwoCores, 0, 3, 2).empty());
 
