@@ -176,6 +176,7 @@ Result<GgufModel> describe(const GgufSource& source) {
                   .head_size = whole("head_dim"),
                   .pairs_rows = type == "llama"};
   const int64_t head = model.head_size;
+  if (head % 2 != 0) return refused(fmt::format("its head_dim is {}, and even ones are served", head));
   const json rope = config.value("rope_scaling", json());
   const double theta = config.value("rope_theta", 10000.0);
   GgufFacts& facts = model.facts;

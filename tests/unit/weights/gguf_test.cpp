@@ -103,6 +103,14 @@ TEST_CASE("gguf: a configuration whose sizes no model has is refused in a line")
   }
 }
 
+TEST_CASE("gguf: heads whose rows make no pairs are refused in a line") {
+  GgufSource forged = source("llama", "llama3");
+  forged.config.replace(forged.config.find("\"head_dim\": 4"), 13, "\"head_dim\": 1");
+  const auto model = describe_gguf(forged);
+  REQUIRE_FALSE(model);
+  CHECK(model.error().message().find("its head_dim is 1, and even ones are served") != std::string::npos);
+}
+
 TEST_CASE("gguf: another architecture or tokenizer is refused in a line") {
   const auto mixture = describe_gguf(source("mixtral", "llama3"));
   REQUIRE_FALSE(mixture);
