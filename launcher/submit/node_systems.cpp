@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -76,7 +78,8 @@ int64_t total_memory(const std::string& meminfo) {
   constexpr std::string_view kKey = "MemTotal:";
   const size_t at = text ? text->find(kKey) : std::string::npos;
   if (at == std::string::npos) return 0;
-  return std::strtoll(text->c_str() + at + kKey.size(), nullptr, 10) * 1024;
+  const int64_t kib = std::strtoll(text->c_str() + at + kKey.size(), nullptr, 10);
+  return std::clamp<int64_t>(kib, 0, std::numeric_limits<int64_t>::max() / 1024) * 1024;
 }
 
 // What installs a package here; `debian` and `fedora` are its names, empty where none has it.

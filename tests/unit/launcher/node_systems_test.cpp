@@ -111,6 +111,12 @@ TEST_CASE("doctor: the distribution is known by its own name or by what it is li
   CHECK(family("") == PackageFamily::kUnknown);
 }
 
+TEST_CASE("doctor: memory without measure is as much as a number holds") {
+  const Folder folder;
+  make_files(folder, {{"proc/meminfo", "MemTotal: 9223372036854775807 kB\n"}});
+  CHECK(read_node_facts("", "", folder.path()).memory_bytes == INT64_MAX / 1024 * 1024);
+}
+
 TEST_CASE("doctor: a whole node has a line for each system and harms nothing") {
   const NodeFacts facts = whole_node();
   std::string all;
