@@ -14,6 +14,7 @@
 #include "runtime/base/result.h"
 #include "runtime/record/launch_phases.h"
 #include "runtime/record/launch_plan.h"
+#include "runtime/record/line_metrics.h"
 #include "runtime/record/preflight.h"
 #include "runtime/record/run_record.h"
 
@@ -68,6 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto phases = record::parse_launch_phases(text)) (void)record::to_line(*phases);
   launcher::TrainingCurve curve;
   add_metrics(text, curve);
+  if (const auto figures = record::metrics_of_lines(text)) (void)to_json(*figures);
   check_log(text);
   return 0;
 }

@@ -145,8 +145,7 @@ Result<std::string> submit_prepared(
                     "held: take it away with scancel, and submit again",
                     answer.error().message(), spec.name));
   if (!answer) return explain_refusal(spec, answer.error()).context("the job was not submitted");
-  const std::string id = answer->out.substr(0, answer->out.find_first_of(";\n"));
-  if (!is_job_id(id)) return Error(Code::kIo, "sbatch answered \"" + answer->out + "\", which is no job id");
+  ASSIGN_OR_RETURN(const auto id, submitted_job(answer->out));
   std::vector<std::string> made;
   auto prepared = prepare(id, made);
   if (prepared && !stop.came()) {
@@ -341,6 +340,12 @@ std::string scontrol_field(const std::string& text, const std::string& key) {
   return text.substr(at, text.find_first_of(" \n", at) - at);
 }
 
+Result<std::string> submitted_job(const std::string& answer) {
+  std::string id = answer.substr(0, answer.find_first_of(";\n"));
+  if (!is_job_id(id)) return Error(Code::kIo, "sbatch answered \"" + answer + "\", which is no job id");
+  return id;
+}
+
 Result<std::optional<SlurmJob>> find_job(const std::string& id, const std::function<bool()>& goes_on) {
   ASSIGN_OR_RETURN(auto job, job_of(id));
   auto answer = ask_slurm({"scontrol", "--oneliner", "show", "job", job}, "", {}, goes_on);
@@ -368,7 +373,11 @@ Result<std::set<std::string>> known_jobs() {
       "SQUEUE_PARTITION", "SQUEUE_QOS",      "SQUEUE_USERS",   "SQUEUE_RESERVATION", "SQUEUE_NODELIST"};
   ASSIGN_OR_RETURN(auto answer,
                    ask_slurm({"squeue", "--noheader", "--all", "--states=all", "--format=%F"}, "", filters));
-  std::istringstream lines(answer.out);
+  return listed_jobs(answer.out);
+}
+
+std::set<std::string> listed_jobs(const std::string& answer) {
+  std::istringstream lines(answer);
   std::set<std::string> known;
   for (std::string job; lines >> job;) known.insert(std::move(job));
   return known;

@@ -71,6 +71,8 @@ struct SlurmJob {
   std::string reason;  // why it waits, "" otherwise
 };
 
+// Returns the job that `sbatch --parsable` answers, "123" or "123;cluster". kIo quotes what names none.
+base::Result<std::string> submitted_job(const std::string& answer);
 // Returns the value of "key=" in the output of `scontrol --oneliner show job`, up to a blank; "" when there is none.
 std::string scontrol_field(const std::string& text, const std::string& key);
 // Says whether a job in this state, e.g. "CANCELLED", does not run any more.
@@ -84,6 +86,8 @@ bool is_of_no_cluster(const base::Error& error);
 // Returns the numbers of all jobs that Slurm has not forgotten, of an array's elements that of the array: one question, whose answer
 // says of many jobs that find_job need not be asked.
 base::Result<std::set<std::string>> known_jobs();
+// Returns them as squeue's answer lists them.
+std::set<std::string> listed_jobs(const std::string& answer);
 // Says whether the job of a run's id may be among them.
 bool is_known(const std::set<std::string>& known, const std::string& id);
 base::Result<void> cancel_job(const std::string& id);
