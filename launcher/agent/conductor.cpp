@@ -319,6 +319,7 @@ class Conductor {
       Attempt attempt;
       attempt.paths = paths_;
       RETURN_IF_ERROR(begin(attempt));
+      wait_unless_stopped(pause_);  // whoever looks at the run meanwhile sees that it goes on
       trace_.mark("begin_attempt");
       std::optional<Verdict> refusal;
       if (!nodes) refusal = could_not_start(nodes.error());
@@ -338,15 +339,13 @@ class Conductor {
   // Does what follows an attempt; returns whether another begins here.
   Result<bool> follow(const Attempt& attempt, Verdict verdict) {
     ASSIGN_OR_RETURN(const Decision decision, end(attempt, std::move(verdict)));
-    if (decision.next == Next::kRestart) {
-      ++restarts_;
-      wait_unless_stopped(decision.pause);
-    }
+    if (decision.next == Next::kRestart) ++restarts_;
+    pause_ = decision.pause;
     if (decision.next == Next::kRequeue) requeue(attempt);
     return decision.next == Next::kRestart;
   }
 
-  // Leaves a request to stop to the next attempt, which reads it as soon as it begins.
+  // Leaves a request to stop to the step, which reads it as soon as it begins.
   void wait_unless_stopped(std::chrono::seconds pause) const {
     const auto end = std::chrono::steady_clock::now() + pause;
     for (auto left = std::chrono::milliseconds(pause); left.count() > 0;) {
@@ -581,6 +580,7 @@ class Conductor {
   std::vector<std::string> nodes_;  // those of the allocation
   BadNodes bad_;
   Result<Muster> next_ = Muster{};  // for the next attempt
+  std::chrono::seconds pause_{};    // before the next attempt's ranks
   int restarts_ = 0;
   std::string left_out_;  // for the verdict: which nodes the gate took out
   RunRecord record_;

@@ -244,6 +244,7 @@ TEST_CASE_FIXTURE(
   });
   std::thread asks([&] {
     std::this_thread::sleep_for(300ms);
+    CHECK(record_on_disk().status == RunStatus::kRunning);
     CHECK(::write(stop[1], "x", 1) == 1);
   });
 
