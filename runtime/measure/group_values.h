@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "runtime/measure/layer_work.h"
 #include "runtime/trainer/comm/communicator.h"
 
 namespace shardrun::measure {
@@ -39,17 +40,10 @@ inline double wall_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Computes for some ten microseconds.
-inline void compute_a_little() {
-  constexpr size_t kValues = 1 << 15;  // two passes over what caches hold, as blocks have them
-  thread_local std::vector<float> values(kValues, 1.0f);
-  for (float& value : values) value = 0.5f * value + 0.5f;
-}
-
 // What times are read from and what passes the time between them, or what a test puts in their place.
 struct Clocks {
   std::function<double()> wall = wall_seconds, cpu = cpu_seconds;
-  std::function<void()> work = compute_a_little;
+  std::function<void()> work = layer_work();
 };
 
 }  // namespace shardrun::measure
