@@ -107,38 +107,41 @@ class Timeline {
     return part > 0.0 ? (computing ? s.pace : 1.0) / part : kNever;
   }
 
-  // CPUs that an operation takes from computing: what its bytes cost at the speed that they have, and before them what one
-  // of two costs.
+  // CPUs that an operation takes at the speed that it has: all of it costs s.cpu, and its latency as much of that as of its time.
   static double taken_by(const Operation& one, double speed) {
     const CollectiveSeconds& s = one.seconds;
-    if (one.latency_left > 0.0) return s.wall > 0.0 ? s.cpu / (2.0 * s.wall) : 0.0;
-    return speed == kNever ? 0.0 : s.cpu * speed;
+    if (speed == kNever) return 0.0;
+    const double latency_share = s.wall > 0.0 ? s.latency / s.wall : 1.0;
+    return s.cpu * speed * (one.latency_left > 0.0 ? latency_share : 1.0 - latency_share);
   }
 
   // To the next event; returns the seconds of CPU that were computed, at most `wanted`.
   double advance(bool computing, double wanted) {
     Sharing sharing;
     for (const Operation& one : running_) sharing.add(one);
-    double until = kNever, taken = 0.0;
+    double taken = 0.0;
+    for (const Operation& one : running_) taken += taken_by(one, rate(one, sharing, computing));
+    constexpr double kLeast = 0.05;  // of its share, that computing keeps
+    const double most = computing ? (1.0 - kLeast) * cpu_share_ : cpu_share_;
+    const double slowed = taken > most ? most / taken : 1.0;  // by this much all wait for the CPUs
+    double until = kNever;
     for (const Operation& one : running_) {
-      const double speed = rate(one, sharing, computing);
+      const double speed = slowed * rate(one, sharing, computing);
       const double left = one.latency_left > 0.0 ? one.latency_left : one.bytes_left;
       until = std::min(until, speed == kNever ? 0.0 : left / speed);
-      taken += taken_by(one, speed);
     }
-    constexpr double kLeast = 0.05;  // of its share, that computing keeps
-    const double speed = std::max(kLeast * cpu_share_, cpu_share_ - taken);
+    const double speed = cpu_share_ - slowed * taken;
     if (computing) until = std::min(until, wanted / speed);
-    move(until, sharing, computing);
+    move(until, sharing, computing, slowed);
     return computing ? until * speed : 0.0;
   }
 
-  void move(double seconds, const Sharing& sharing, bool computing) {
+  void move(double seconds, const Sharing& sharing, bool computing, double slowed) {
     constexpr double kDone = 1e-9;
     now_ += seconds;
     std::array<bool, kChannels> freed{};
     for (Operation& one : running_) {
-      const double speed = rate(one, sharing, computing);
+      const double speed = slowed * rate(one, sharing, computing);
       double& left = one.latency_left > 0.0 ? one.latency_left : one.bytes_left;
       left = speed == kNever ? 0.0 : left - seconds * speed;
       if (left < kDone) left = 0.0;
