@@ -169,12 +169,12 @@ Result<Installation> find_installation() {
   return here;
 }
 
-int become(std::vector<std::string> arguments, const CommonOptions& common) {
+Error become(std::vector<std::string> arguments) {
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   ::execvp(argv[0], argv.data());
-  return fail(base::errno_error(Code::kIo, "starting " + arguments[0], errno), common);
+  return base::errno_error(Code::kIo, "starting " + arguments[0], errno);
 }
 
 bool inside_allocation() {

@@ -61,9 +61,8 @@ struct Installation {
 // kRefused: others can change what ranks would run.
 base::Result<Installation> find_installation();
 
-// Becomes the program arguments[0], an absolute path or a name on PATH, with these arguments; returns only when that
-// fails, as fail() does.
-int become(std::vector<std::string> arguments, const CommonOptions& common);
+// Becomes the program arguments[0], an absolute path or a name on PATH, with these arguments; returns only when that fails: kIo.
+base::Error become(std::vector<std::string> arguments);
 
 // What runs `spec` from here: "slurm" (in an allocation, or when it asks for it), "mpirun" or "local".
 const char* scheduler_of(const spec::JobSpec& spec);

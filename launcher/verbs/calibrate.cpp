@@ -339,50 +339,40 @@ Result<Measured> measure_anew(const spec::JobSpec& spec, const CalibrateOptions&
   return measure_all(spec, options, json, scratch.folder);
 }
 
-int calibrate(const CalibrateOptions& options, const CommonOptions& common) {
+Result<int> calibrate(const CalibrateOptions& options, const CommonOptions& common) {
   spec::JobSpec spec = spec_of_this_machine(common);
   if (options.spec.path.empty() && !options.spec.overrides.empty())
-    return fail(
-        Error(Code::kInvalid, fmt::format("--set {}: there is no job whose key that is; name a job.toml",
-                                          options.spec.overrides.front())),
-        common);
+    return Error(Code::kInvalid, fmt::format("--set {}: there is no job whose key that is; name a job.toml",
+                                             options.spec.overrides.front()));
   if (!options.spec.path.empty()) {
-    auto loaded = load_spec(options.spec.path, options.spec.overrides);
-    if (!loaded) return fail(loaded.error(), common);
-    spec = std::move(loaded->spec);
+    ASSIGN_OR_RETURN(auto loaded, load_spec(options.spec.path, options.spec.overrides));
+    spec = std::move(loaded.spec);
   }
-  auto path =
-      options.output.empty() ? calibration_path(spec) : Result<std::string>(absolute_path(options.output));
-  if (!path) return fail(path.error(), common);
+  ASSIGN_OR_RETURN(const std::string path,
+                   options.output.empty() ? calibration_path(spec) : absolute_path(options.output));
   CommonOptions where = common;
   where.runs_directory = absolute_path(spec.logging.directory);
-  CalibrateReport report{*path, where.runs_directory, std::nullopt, {}};
+  CalibrateReport report{path, where.runs_directory, std::nullopt, {}};
   if (options.report) {
-    auto before = load_calibration(*path);
-    if (!before) return fail(before.error(), common);
-    report.machine = std::move(*before);
+    ASSIGN_OR_RETURN(report.machine, load_calibration(path));
   } else {
     if (options.network) {  // before anything is measured that nobody could keep
-      const auto before = measured_before(*path);
-      if (!before) return fail(before.error(), common);
+      RETURN_IF_ERROR(measured_before(path));
     }
-    auto measured = measure_anew(spec, options, common.json);
-    if (!measured) return fail(measured.error(), common);
-    if (measured->exit_code != contract::kExitDone) {
+    ASSIGN_OR_RETURN(auto measured, measure_anew(spec, options, common.json));
+    if (measured.exit_code != contract::kExitDone) {
       fail(Error(Code::kIo, "the cluster could not be measured; what the run says is above"), common);
-      return measured->exit_code;
+      return measured.exit_code;
     }
-    auto fresh = keep(std::move(measured->calibration), options, *path);
-    if (!fresh) return fail(fresh.error(), common);
-    report.machine = std::move(*fresh);
+    ASSIGN_OR_RETURN(report.machine, keep(std::move(measured.calibration), options, path));
   }
   report.past = past_predictions(where);
   if (common.json) {
     print_text("{}", base::json_of(report, base::kJsonReport));
     return contract::kExitDone;
   }
-  if (report.machine) print_machine(*report.machine, *path);
-  if (!report.machine) print_text("calibrated   not yet: {} is not there\n", *path);
+  if (report.machine) print_machine(*report.machine, path);
+  if (!report.machine) print_text("calibrated   not yet: {} is not there\n", path);
   print_past(report.past, report.runs);
   return contract::kExitDone;
 }
@@ -409,7 +399,7 @@ void add_calibrate(CLI::App& app, CommandLine& line) {
       "Takes half a minute to one and a half. Nothing else should run on the nodes.\nExample:\n  shardrun "
       "calibrate\n"
       "  shardrun calibrate jobs/four-ranks.toml --set resources.nodes=4");
-  verb->callback([&] { line.exit_code = calibrate(options, line.common); });
+  verb->callback([&] { line.end(calibrate(options, line.common)); });
 }
 
 }  // namespace shardrun::launcher

@@ -52,23 +52,18 @@ base::Error is_over_already(const RunState& state, const std::string& name) {
                   state.status.starts_with("interrupted") ? end_line(state) : state.status, next, name));
 }
 
-int cancel(const std::string& run_name, const CommonOptions& common) {
-  auto run = find_run_to_stop(run_name, common);
-  if (!run) return fail(run.error(), common);
-  auto state = look_at(*run);
-  if (!state) return fail(state.error(), common);
-  if (is_over(*state)) return fail(is_over_already(*state, run_name), common);
-  if (state->plan.scheduler == "slurm") {
-    if (auto cancelled = cancel_job(state->plan.id); !cancelled) return fail(cancelled.error(), common);
-    print_text("asked Slurm to cancel job {}\n", base::visible(state->plan.id));
+base::Result<int> cancel(const std::string& run_name, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto run, find_run_to_stop(run_name, common));
+  ASSIGN_OR_RETURN(auto state, look_at(run));
+  if (is_over(state)) return is_over_already(state, run_name);
+  if (state.plan.scheduler == "slurm") {
+    RETURN_IF_ERROR(cancel_job(state.plan.id));
+    print_text("asked Slurm to cancel job {}\n", base::visible(state.plan.id));
     return contract::kExitDone;
   }
-  const auto holder = read_holder(*run);
-  if (!holder) return fail(holder.error(), common);
-  if (auto signalled = signal_holder(*holder, SIGTERM); !signalled) {
-    return fail(signalled.error().context(run->root), common);
-  }
-  print_text("asked process {} to stop the run\n", holder->pid);
+  ASSIGN_OR_RETURN(const auto holder, read_holder(run));
+  if (auto signalled = signal_holder(holder, SIGTERM); !signalled) return signalled.error().context(run.root);
+  print_text("asked process {} to stop the run\n", holder.pid);
   return contract::kExitDone;
 }
 
@@ -83,9 +78,9 @@ void add_cancel(CLI::App& app, CommandLine& line) {
   add_host(*verb, line);
   add_kubernetes(*verb, line);
   verb->callback([&] {
-    line.exit_code = !line.name_space.empty()   ? kubernetes_cancel(options.run, line)
-                     : line.remote.host.empty() ? cancel(options.run, line.common)
-                                                : run_elsewhere(line);
+    line.end(!line.name_space.empty()   ? kubernetes_cancel(options.run, line)
+             : line.remote.host.empty() ? cancel(options.run, line.common)
+                                        : run_elsewhere(line));
   });
 }
 

@@ -96,8 +96,7 @@ Result<ClusterState> describe(const std::string& name, const PclusterCall& call)
 }
 
 // Prints each change until nothing is in progress. A cluster that is gone is what a deletion ends with.
-int follow(const std::string& name, bool until_gone, const ClusterOptions& options,
-           const CommonOptions& common) {
+Result<int> follow(const std::string& name, bool until_gone, const ClusterOptions& options) {
   const auto began = std::chrono::steady_clock::now();
   std::string last;
   for (;;) {
@@ -106,7 +105,7 @@ int follow(const std::string& name, bool until_gone, const ClusterOptions& optio
       print_text("cluster {} is deleted\n", name);
       return contract::kExitDone;
     }
-    if (!state) return fail(state.error(), common);
+    if (!state) return state.error();
     const auto seconds =
         std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - began).count();
     if (state->status != last)
@@ -122,32 +121,28 @@ int follow(const std::string& name, bool until_gone, const ClusterOptions& optio
 }
 
 // What create and delete have in common: ask, show the answer, follow it where that was asked for.
-int ask(const std::vector<std::string>& argv, const std::string& name, bool until_gone,
-        const ClusterOptions& options, const CommonOptions& common) {
-  const auto answer = call_pcluster(argv, name, call_of(options));
-  if (!answer) return fail(answer.error(), common);
-  const auto state = parse_cluster_state(*answer);
-  if (!state) return fail(state.error(), common);
-  if (common.json) print_text("{}", *answer);
+Result<int> ask(const std::vector<std::string>& argv, const std::string& name, bool until_gone,
+                const ClusterOptions& options, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(const auto answer, call_pcluster(argv, name, call_of(options)));
+  ASSIGN_OR_RETURN(const auto state, parse_cluster_state(answer));
+  if (common.json) print_text("{}", answer);
   if (!common.json && !options.wait) {
-    print_text("{}", cluster_text(*state));
+    print_text("{}", cluster_text(state));
     print_text("look again with `shardrun cluster describe {}`, or follow with --wait\n", name);
   }
-  for (const std::string& note : state->notes) {
+  for (const std::string& note : state.notes) {
     if (options.wait) print_text("{}\n", note);
   }
-  return options.wait ? follow(name, until_gone, options, common) : contract::kExitDone;
+  return options.wait ? follow(name, until_gone, options) : contract::kExitDone;
 }
 
-int cluster_render(const ClusterOptions& options, const CommonOptions& common) {
-  const auto rendered = render(options.spec);
-  if (!rendered) return fail(rendered.error(), common);
+Result<int> cluster_render(const ClusterOptions& options) {
+  ASSIGN_OR_RETURN(const auto rendered, render(options.spec));
   if (options.output.empty()) {
-    print_text("{}", rendered->yaml);
+    print_text("{}", rendered.yaml);
     return contract::kExitDone;
   }
-  if (const auto written = base::write_file_atomically(options.output, rendered->yaml); !written)
-    return fail(written.error(), common);
+  RETURN_IF_ERROR(base::write_file_atomically(options.output, rendered.yaml));
   return contract::kExitDone;
 }
 
@@ -224,47 +219,43 @@ Result<void> make_network(const ClusterOptions& options, Rendered& rendered) {
   return enter_network(options, rendered);
 }
 
-int cluster_create(const ClusterOptions& options, const CommonOptions& common) {
-  auto rendered = render(options.spec);
-  if (!rendered) return fail(rendered.error(), common);
-  const std::string& name = rendered->config.name;
+Result<int> cluster_create(const ClusterOptions& options, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto rendered, render(options.spec));
+  const std::string& name = rendered.config.name;
   ClusterOptions own = options;
-  if (own.region.empty()) own.region = rendered->config.region;
+  if (own.region.empty()) own.region = rendered.config.region;
   if (!own.zone.empty()) {
-    if (const auto made = make_network(own, *rendered); !made) return fail(made.error(), common);
+    RETURN_IF_ERROR(make_network(own, rendered));
   }
   if (!own.bundle.empty()) {
-    if (const auto uploaded = upload_bundle(own, *rendered); !uploaded) return fail(uploaded.error(), common);
+    RETURN_IF_ERROR(upload_bundle(own, rendered));
   }
   if (options.dry_run) {
-    print_text("{}\n{}\n", rendered->yaml,
+    print_text("{}\n{}\n", rendered.yaml,
                fmt::join(create_command(name, "<the configuration above>", call_of(own)), " "));
     return contract::kExitDone;
   }
-  const auto file = ScratchFile::write(rendered->yaml);
-  if (!file) return fail(file.error(), common);
-  return ask(create_command(name, file->path(), call_of(own)), name, /*until_gone=*/false, own, common);
+  ASSIGN_OR_RETURN(const auto file, ScratchFile::write(rendered.yaml));
+  return ask(create_command(name, file.path(), call_of(own)), name, /*until_gone=*/false, own, common);
 }
 
-int cluster_describe(const ClusterOptions& options, const CommonOptions& common) {
-  if (options.wait) return follow(options.name, /*until_gone=*/false, options, common);
+Result<int> cluster_describe(const ClusterOptions& options, const CommonOptions& common) {
+  if (options.wait) return follow(options.name, /*until_gone=*/false, options);
   const PclusterCall call = call_of(options);
-  const auto answer = call_pcluster(describe_command(options.name, call), options.name, call);
-  if (!answer) return fail(answer.error(), common);
-  const auto state = parse_cluster_state(*answer);
-  if (!state) return fail(state.error(), common);
-  print_text("{}", common.json ? *answer : cluster_text(*state));
+  ASSIGN_OR_RETURN(const auto answer,
+                   call_pcluster(describe_command(options.name, call), options.name, call));
+  ASSIGN_OR_RETURN(const auto state, parse_cluster_state(answer));
+  print_text("{}", common.json ? answer : cluster_text(state));
   return contract::kExitDone;
 }
 
-int cluster_list(const ClusterOptions& options, const CommonOptions& common) {
-  const auto clusters = list_clusters(call_of(options));
-  if (!clusters) return fail(clusters.error(), common);
-  print_text("{}", cluster_table(*clusters));
+Result<int> cluster_list(const ClusterOptions& options) {
+  ASSIGN_OR_RETURN(const auto clusters, list_clusters(call_of(options)));
+  print_text("{}", cluster_table(clusters));
   return contract::kExitDone;
 }
 
-int cluster_delete(const ClusterOptions& options, const CommonOptions& common) {
+Result<int> cluster_delete(const ClusterOptions& options, const CommonOptions& common) {
   const std::vector<std::string> argv = delete_command(options.name, call_of(options));
   if (options.dry_run) {
     print_text("{}\n", fmt::join(argv, " "));
@@ -272,68 +263,58 @@ int cluster_delete(const ClusterOptions& options, const CommonOptions& common) {
     return contract::kExitDone;
   }
   if (options.network && !options.wait)
-    return fail(base::Error(base::Code::kInvalid,
-                            "--network: the cluster lies in it until it is gone; write --wait, too"),
-                common);
+    return base::Error(base::Code::kInvalid,
+                       "--network: the cluster lies in it until it is gone; write --wait, too");
   if (!options.yes) {
-    return fail(
-        base::Error(
-            base::Code::kRefused,
-            fmt::format("this deletes cluster {} with its nodes and every file system that is not kept; "
-                        "repeat it with --yes",
-                        options.name)),
-        common);
+    return base::Error(
+        base::Code::kRefused,
+        fmt::format("this deletes cluster {} with its nodes and every file system that is not kept; "
+                    "repeat it with --yes",
+                    options.name));
   }
-  const int status = ask(argv, options.name, /*until_gone=*/true, options, common);
+  ASSIGN_OR_RETURN(const int status, ask(argv, options.name, /*until_gone=*/true, options, common));
   if (status != contract::kExitDone || !options.network) return status;
-  const auto gone = call_aws(delete_network_command(options.name, options.region), options);
-  if (!gone) return fail(gone.error(), common);
+  RETURN_IF_ERROR(call_aws(delete_network_command(options.name, options.region), options));
   print_text("network {} is being deleted\n", network_stack(options.name));
   return contract::kExitDone;
 }
 
 // What create put into the configuration beside its TOML, an update must have again: ParallelCluster refuses to change it.
-int cluster_update(const ClusterOptions& options, const CommonOptions& common) {
-  auto rendered = render(options.spec);
-  if (!rendered) return fail(rendered.error(), common);
+Result<int> cluster_update(const ClusterOptions& options, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto rendered, render(options.spec));
   ClusterOptions own = options;
-  if (own.region.empty()) own.region = rendered->config.region;
+  if (own.region.empty()) own.region = rendered.config.region;
   if (own.network) {
-    if (const auto entered = enter_network(own, *rendered); !entered) return fail(entered.error(), common);
+    RETURN_IF_ERROR(enter_network(own, rendered));
   }
   if (!own.bundle.empty()) {
-    if (const auto uploaded = upload_bundle(own, *rendered); !uploaded) return fail(uploaded.error(), common);
+    RETURN_IF_ERROR(upload_bundle(own, rendered));
   }
-  const std::string& name = rendered->config.name;
+  const std::string& name = rendered.config.name;
   if (options.dry_run) {
-    print_text("{}\n{}\n", rendered->yaml,
+    print_text("{}\n{}\n", rendered.yaml,
                fmt::join(update_command(name, "<the configuration above>", call_of(own)), " "));
     return contract::kExitDone;
   }
-  const auto file = ScratchFile::write(rendered->yaml);
-  if (!file) return fail(file.error(), common);
-  return ask(update_command(name, file->path(), call_of(own)), name, /*until_gone=*/false, own, common);
+  ASSIGN_OR_RETURN(const auto file, ScratchFile::write(rendered.yaml));
+  return ask(update_command(name, file.path(), call_of(own)), name, /*until_gone=*/false, own, common);
 }
 
 // What pcluster answers to these is shown as it is.
-int pass_on(const std::vector<std::string>& argv, const ClusterOptions& options,
-            const CommonOptions& common) {
-  const auto answer = call_pcluster(argv, options.name, call_of(options));
-  if (!answer) return fail(answer.error(), common);
-  print_text("{}", base::visible(*answer));
+Result<int> pass_on(const std::vector<std::string>& argv, const ClusterOptions& options) {
+  ASSIGN_OR_RETURN(const auto answer, call_pcluster(argv, options.name, call_of(options)));
+  print_text("{}", base::visible(answer));
   return contract::kExitDone;
 }
 
-int cluster_ssh(const ClusterOptions& options, const CommonOptions& common) {
-  return become(ssh_command(options.name, options.key, options.words, call_of(options)), common);
+Result<int> cluster_ssh(const ClusterOptions& options) {
+  return become(ssh_command(options.name, options.key, options.words, call_of(options)));
 }
 
-int cluster_queues(const CommonOptions& common) {
-  const auto answer = base::run_command(queues_command());
-  if (!answer) return fail(answer.error(), common);
-  const auto queues = parse_queues(answer->out);
-  if (!queues) return fail(queues.error(), common);
-  print_text("{}", queues_table(*queues));
+Result<int> cluster_queues() {
+  ASSIGN_OR_RETURN(const auto answer, base::run_command(queues_command()));
+  ASSIGN_OR_RETURN(const auto queues, parse_queues(answer.out));
+  print_text("{}", queues_table(queues));
   return contract::kExitDone;
 }
 
@@ -362,7 +343,7 @@ void add_upkeep(CLI::App& cluster, ClusterOptions& options, CommandLine& line) {
   add_common(*update, line, true);
   update->footer(
       "Example:\n  shardrun cluster update p5.toml --network --bundle shardrun-0.1.0-x86_64.tar.xz --wait");
-  update->callback([&] { line.exit_code = cluster_update(options, line.common); });
+  update->callback([&] { line.end(cluster_update(options, line.common)); });
 
   CLI::App* fleet = cluster.add_subcommand("fleet", "Start or stop the compute nodes of a cluster");
   fleet->add_option("name", options.name, "A cluster's name")->required();
@@ -375,7 +356,7 @@ void add_upkeep(CLI::App& cluster, ClusterOptions& options, CommandLine& line) {
   fleet->footer("Example:\n  shardrun cluster fleet p5 stop && shardrun cluster update p5.toml --wait");
   fleet->callback([&] {
     const bool start = options.words.front() == "start";
-    line.exit_code = pass_on(fleet_command(options.name, start, call_of(options)), options, line.common);
+    line.end(pass_on(fleet_command(options.name, start, call_of(options)), options));
   });
 
   CLI::App* logs = cluster.add_subcommand("export-logs", "Bring the logs of all nodes into a bucket");
@@ -384,10 +365,8 @@ void add_upkeep(CLI::App& cluster, ClusterOptions& options, CommandLine& line) {
   add_pcluster_options(*logs, options, /*may_wait=*/false);
   add_common(*logs, line, false);
   logs->footer("Example:\n  shardrun cluster export-logs p5 --bucket my-bucket");
-  logs->callback([&] {
-    line.exit_code =
-        pass_on(logs_command(options.name, options.bucket, call_of(options)), options, line.common);
-  });
+  logs->callback(
+      [&] { line.end(pass_on(logs_command(options.name, options.bucket, call_of(options)), options)); });
 
   CLI::App* ssh = cluster.add_subcommand("ssh", "A shell on the head node of a cluster, or a command there");
   ssh->add_option("name", options.name, "A cluster's name")->required();
@@ -396,7 +375,7 @@ void add_upkeep(CLI::App& cluster, ClusterOptions& options, CommandLine& line) {
   ssh->add_option("--region", options.region, "An AWS region; default: AWS's own configuration");
   add_common(*ssh, line, false);
   ssh->footer("Example:\n  shardrun cluster ssh p5 --key ~/.ssh/my-key.pem -- sinfo");
-  ssh->callback([&] { line.exit_code = cluster_ssh(options, line.common); });
+  ssh->callback([&] { line.end(cluster_ssh(options)); });
 }
 
 void add_pcluster_verbs(CLI::App& cluster, ClusterOptions& options, CommandLine& line) {
@@ -417,7 +396,7 @@ void add_pcluster_verbs(CLI::App& cluster, ClusterOptions& options, CommandLine&
   create->footer(
       "Example:\n  shardrun cluster create cluster-configs/p5.toml --bundle shardrun-0.1.0-x86_64.tar.xz "
       "--wait");
-  create->callback([&] { line.exit_code = cluster_create(options, line.common); });
+  create->callback([&] { line.end(cluster_create(options, line.common)); });
 
   CLI::App* describe =
       cluster.add_subcommand("describe", "Show a cluster: its status, head node and failures");
@@ -425,13 +404,13 @@ void add_pcluster_verbs(CLI::App& cluster, ClusterOptions& options, CommandLine&
   add_pcluster_options(*describe, options, /*may_wait=*/true);
   add_common(*describe, line, true);
   describe->footer("Example:\n  shardrun cluster describe p5 --region us-east-1");
-  describe->callback([&] { line.exit_code = cluster_describe(options, line.common); });
+  describe->callback([&] { line.end(cluster_describe(options, line.common)); });
 
   CLI::App* list = cluster.add_subcommand("list", "List the clusters of a region");
   add_pcluster_options(*list, options, /*may_wait=*/false);
   add_common(*list, line, false);
   list->footer("Example:\n  shardrun cluster list --region us-east-1");
-  list->callback([&] { line.exit_code = cluster_list(options, line.common); });
+  list->callback([&] { line.end(cluster_list(options)); });
 
   CLI::App* remove = cluster.add_subcommand("delete", "Delete a cluster");
   remove->add_option("name", options.name, "A cluster's name")->required();
@@ -441,14 +420,14 @@ void add_pcluster_verbs(CLI::App& cluster, ClusterOptions& options, CommandLine&
   add_pcluster_options(*remove, options, /*may_wait=*/true);
   add_common(*remove, line, true);
   remove->footer("Example:\n  shardrun cluster delete p5 --yes --wait");
-  remove->callback([&] { line.exit_code = cluster_delete(options, line.common); });
+  remove->callback([&] { line.end(cluster_delete(options, line.common)); });
 
   add_upkeep(cluster, options, line);
 
   CLI::App* queues = cluster.add_subcommand("queues", "Show the queues of the Slurm cluster at hand");
   add_common(*queues, line, false);
   queues->footer("Example:\n  shardrun cluster queues");
-  queues->callback([&] { line.exit_code = cluster_queues(line.common); });
+  queues->callback([&] { line.end(cluster_queues()); });
 }
 
 }  // namespace
@@ -465,7 +444,7 @@ void add_cluster(CLI::App& app, CommandLine& line) {
   render->add_option("--output", options.output, "A file in the place of the terminal");
   add_common(*render, line, false);
   render->footer("Example:\n  shardrun cluster render cluster-configs/p5.toml --output p5.yaml");
-  render->callback([&] { line.exit_code = cluster_render(options, line.common); });
+  render->callback([&] { line.end(cluster_render(options)); });
   add_pcluster_verbs(*cluster, options, line);
 }
 

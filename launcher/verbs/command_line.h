@@ -29,6 +29,9 @@ struct CommandLine {
   std::vector<std::string> behind_dashes;  // of those, a program behind "--", which no verb's options see
   int exit_code = contract::kExitDone;
 
+  // Ends the verb; an error is said.
+  void end(const base::Result<int>& ended) { exit_code = ended ? *ended : fail(ended.error(), common); }
+
   // Returns new options of a verb, which live as long as the command line.
   template <typename Options>
   Options& keep() {

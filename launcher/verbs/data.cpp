@@ -15,10 +15,9 @@ struct DataOptions {
   std::vector<std::string> files;
 };
 
-int data(const DataOptions& options, const CommonOptions& common) {
-  const auto installation = find_installation();
-  if (!installation) return fail(installation.error(), common);
-  std::vector<std::string> arguments{installation->rank_program, "data", "--tokenizer=" + options.tokenizer,
+base::Result<int> data(const DataOptions& options, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(const auto installation, find_installation());
+  std::vector<std::string> arguments{installation.rank_program, "data", "--tokenizer=" + options.tokenizer,
                                      fmt::format("--validation={}", options.validation),
                                      fmt::format("--seed={}", options.seed)};
   if (!options.output.empty()) arguments.push_back("--output=" + options.output);
@@ -31,7 +30,7 @@ int data(const DataOptions& options, const CommonOptions& common) {
   if (common.json) arguments.emplace_back("--json");
   arguments.emplace_back("--");
   arguments.insert(arguments.end(), options.files.begin(), options.files.end());
-  return become(std::move(arguments), common);
+  return become(std::move(arguments));
 }
 
 }  // namespace
@@ -67,7 +66,7 @@ void add_data(CLI::App& app, CommandLine& line) {
                  "Each paragraph of a text file is a document, not the whole file");
   add_common(*verb, line, true);
   verb->footer("Example:\n  shardrun data --tokenizer byte --validation 0.1 --output tokens *.txt");
-  verb->callback([&] { line.exit_code = data(options, line.common); });
+  verb->callback([&] { line.end(data(options, line.common)); });
 }
 
 }  // namespace shardrun::launcher

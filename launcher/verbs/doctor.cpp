@@ -111,13 +111,12 @@ std::vector<std::string> system_lines(const std::vector<Component>& components,
   return lines;
 }
 
-int doctor(const SpecOptions& options, const CommonOptions& common) {
-  auto environment = job_environment(options);
-  if (!environment) return fail(environment.error(), common);
+base::Result<int> doctor(const SpecOptions& options) {
+  ASSIGN_OR_RETURN(auto environment, job_environment(options));
   bool harm = false;
   const auto components = find_components();
   print_text("systems\n");
-  for (const std::string& line : system_lines(components, *environment)) {
+  for (const std::string& line : system_lines(components, environment)) {
     harm = harm || line.front() == '!';
     print_text("{}\n", line);
   }
@@ -132,17 +131,16 @@ int doctor(const SpecOptions& options, const CommonOptions& common) {
     print_text("{}\n", line);
   }
   if (!options.path.empty()) {
-    const auto lines = file_lines(options);
-    if (!lines) return fail(lines.error(), common);
+    ASSIGN_OR_RETURN(const auto lines, file_lines(options));
     print_text("files\n");
-    for (const std::string& line : *lines) {
+    for (const std::string& line : lines) {
       harm = harm || line.front() == '!';
       print_text("{}\n", base::visible(line));
     }
-    if (lines->empty()) print_text("  nobody else can change the spec, its data, its weights, or the runs\n");
+    if (lines.empty()) print_text("  nobody else can change the spec, its data, its weights, or the runs\n");
   }
   print_text("variables\n");
-  const auto findings = lint_environment(*environment);
+  const auto findings = lint_environment(environment);
   for (const VariableFinding& finding : findings) {
     const bool harmful = finding.kind == VariableFinding::Kind::kHarmful;
     harm = harm || harmful;
@@ -167,7 +165,7 @@ void add_doctor(CLI::App& app, CommandLine& line) {
   verb->footer(
       "[fault_tolerance] preflight looks at the variables on every node of a job.\nExample:\n  shardrun "
       "doctor jobs/llama-2-7b-p5.toml");
-  verb->callback([&] { line.exit_code = doctor(options, line.common); });
+  verb->callback([&] { line.end(doctor(options)); });
 }
 
 }  // namespace shardrun::launcher

@@ -149,28 +149,25 @@ void add_kubernetes(CLI::App& verb, CommandLine& line) {
                   "The job is one that `shardrun render` made, in this namespace of Kubernetes");
 }
 
-int kubernetes_status(const std::string& name, const CommandLine& line) {
+Result<int> kubernetes_status(const std::string& name, const CommandLine& line) {
   if (name.empty()) return usage_error("--kubernetes needs the job's name");
-  const auto job = find_kubernetes_job(name, line.name_space);
-  if (!job) return fail(job.error(), line.common);
-  print_text("{}", kubernetes_text(*job));
+  ASSIGN_OR_RETURN(const auto job, find_kubernetes_job(name, line.name_space));
+  print_text("{}", kubernetes_text(job));
   return contract::kExitDone;
 }
 
-int kubernetes_logs(const std::string& name, bool follow, const CommandLine& line) {
-  const auto job = find_kubernetes_job(name, line.name_space);
-  if (!job) return fail(job.error(), line.common);
-  return become(kubernetes_logs_command(*job, follow), line.common);
+Result<int> kubernetes_logs(const std::string& name, bool follow, const CommandLine& line) {
+  ASSIGN_OR_RETURN(const auto job, find_kubernetes_job(name, line.name_space));
+  return become(kubernetes_logs_command(job, follow));
 }
 
-int kubernetes_cancel(const std::string& name, const CommandLine& line) {
-  const auto job = find_kubernetes_job(name, line.name_space);
-  if (!job) return fail(job.error(), line.common);
-  return become(kubernetes_cancel_command(*job), line.common);
+Result<int> kubernetes_cancel(const std::string& name, const CommandLine& line) {
+  ASSIGN_OR_RETURN(const auto job, find_kubernetes_job(name, line.name_space));
+  return become(kubernetes_cancel_command(job));
 }
 
-int run_elsewhere(const CommandLine& line) {
-  if (auto checked = check_host(line.remote); !checked) return fail(checked.error(), line.common);
+Result<int> run_elsewhere(const CommandLine& line) {
+  RETURN_IF_ERROR(check_host(line.remote));
   std::vector<std::string> words = {line.remote.program};
   for (std::string& word : words_for_there(line.words)) words.push_back(std::move(word));
   const bool terminal = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
@@ -179,26 +176,23 @@ int run_elsewhere(const CommandLine& line) {
   for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
   pointers.push_back(nullptr);
   ::execvp(pointers[0], pointers.data());
-  return fail(base::errno_error(Code::kNotFound, "ssh cannot be run; install OpenSSH's client", errno),
-              line.common);
+  return base::errno_error(Code::kNotFound, "ssh cannot be run; install OpenSSH's client", errno);
 }
 
-int submit_elsewhere(const Submission& submission, const CommandLine& line) {
-  if (auto checked = check_host(line.remote); !checked) return fail(checked.error(), line.common);
-  auto answer = send(submission, line.remote, line.common.json);
-  if (!answer) return fail(answer.error(), line.common);
-  say_error(base::visible_lines(answer->err));
-  print_text("{}", answer->out);
-  if (ended_well(*answer) && !line.common.json && !submission.dry_run)
+Result<int> submit_elsewhere(const Submission& submission, const CommandLine& line) {
+  RETURN_IF_ERROR(check_host(line.remote));
+  ASSIGN_OR_RETURN(auto answer, send(submission, line.remote, line.common.json));
+  say_error(base::visible_lines(answer.err));
+  print_text("{}", answer.out);
+  if (ended_well(answer) && !line.common.json && !submission.dry_run)
     print_text("  from here      shardrun logs -f NAME --host {}\n", line.remote.host);
-  return code_of(*answer);
+  return code_of(answer);
 }
 
-int fetch_run(const std::string& run, const CommandLine& line) {
-  if (auto checked = check_host(line.remote); !checked) return fail(checked.error(), line.common);
-  auto here = fetch(run, line);
-  if (!here) return fail(here.error(), line.common);
-  print_text("fetched {}\n", *here);
+Result<int> fetch_run(const std::string& run, const CommandLine& line) {
+  RETURN_IF_ERROR(check_host(line.remote));
+  ASSIGN_OR_RETURN(auto here, fetch(run, line));
+  print_text("fetched {}\n", here);
   return contract::kExitDone;
 }
 

@@ -10,11 +10,10 @@
 namespace shardrun::launcher {
 namespace {
 
-int explain(const std::string& run_name, const CommonOptions& common) {
-  auto run = find_run(run_name, common);
-  if (!run) return fail(run.error(), common);
-  const auto sources = timeline_sources(*run);
-  if (!sources) return fail(not_started_or(*run, sources.error()), common);
+base::Result<int> explain(const std::string& run_name, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto run, find_run(run_name, common));
+  const auto sources = timeline_sources(run);
+  if (!sources) return not_started_or(run, sources.error());
   const auto entries = make_timeline(*sources);
   if (common.json) {
     print_text("{}", timeline_json(entries));
@@ -37,9 +36,8 @@ void add_explain(CLI::App& app, CommandLine& line) {
   add_common(*verb, line, true);
   verb->footer("Example:\n  shardrun explain tiny-llama");
   add_host(*verb, line);
-  verb->callback([&] {
-    line.exit_code = line.remote.host.empty() ? explain(options.run, line.common) : run_elsewhere(line);
-  });
+  verb->callback(
+      [&] { line.end(line.remote.host.empty() ? explain(options.run, line.common) : run_elsewhere(line)); });
 }
 
 }  // namespace shardrun::launcher

@@ -25,61 +25,53 @@ struct ExportOptions {
 
 // Exports, then lets the hub's own program upload the folder. That one finds its token itself (hf auth login, HF_TOKEN,
 // HF_TOKEN_PATH), so we never see it.
-int export_and_push(const std::vector<std::string>& arguments, const ExportOptions& options,
-                    const CommonOptions& common) {
+base::Result<int> export_and_push(const std::vector<std::string>& arguments, const ExportOptions& options,
+                                  const CommonOptions& common) {
   const std::string hf = find_on_path("hf");
   if (hf.empty())
-    return fail(base::Error(base::Code::kInvalid,
-                            "--push: no program hf is on the PATH; install huggingface_hub, or leave it out"),
-                common);
-  const auto exported = run_child_program(arguments, /*stop_fd=*/-1, /*quiet_stdout=*/false);
-  if (!exported) return fail(exported.error(), common);
-  if (*exported != contract::kExitDone) return *exported;
-  const auto pushed =
-      run_child_program({hf, "upload", options.push, absolute_path(options.output), ".", "--private"},
-                        /*stop_fd=*/-1, common.json);
-  if (!pushed) return fail(pushed.error(), common);
-  if (*pushed == 0) return contract::kExitDone;
-  return fail(
-      base::Error(
-          base::Code::kIo,
-          fmt::format("hf ended with {}; the export is whole, and `hf upload {} {} .` makes up for it",
-                      *pushed, options.push, options.output)),
-      common);
+    return base::Error(base::Code::kInvalid,
+                       "--push: no program hf is on the PATH; install huggingface_hub, or leave it out");
+  ASSIGN_OR_RETURN(const auto exported, run_child_program(arguments, /*stop_fd=*/-1, /*quiet_stdout=*/false));
+  if (exported != contract::kExitDone) return exported;
+  ASSIGN_OR_RETURN(const auto pushed, run_child_program({hf, "upload", options.push,
+                                                         absolute_path(options.output), ".", "--private"},
+                                                        /*stop_fd=*/-1, common.json));
+  if (pushed == 0) return contract::kExitDone;
+  return base::Error(
+      base::Code::kIo,
+      fmt::format("hf ended with {}; the export is whole, and `hf upload {} {} .` makes up for it", pushed,
+                  options.push, options.output));
 }
 
-int export_weights(const ExportOptions& options, const CommonOptions& common) {
-  const auto installation = find_installation();
-  if (!installation) return fail(installation.error(), common);
-  const auto place = find_model(options.checkpoint, common, options.best);
-  if (!place) return fail(place.error(), common);
-  if (!place->folder.empty()) {
-    return fail(
-        base::Error(base::Code::kInvalid,
-                    fmt::format("{}: is no checkpoint, but a folder as an export makes them", place->folder)),
-        common);
+base::Result<int> export_weights(const ExportOptions& options, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(const auto installation, find_installation());
+  ASSIGN_OR_RETURN(const auto place, find_model(options.checkpoint, common, options.best));
+  if (!place.folder.empty()) {
+    return base::Error(
+        base::Code::kInvalid,
+        fmt::format("{}: is no checkpoint, but a folder as an export makes them", place.folder));
   }
-  const std::string beside = place->origin.empty() ? "" : tokenizer_in(place->origin);
-  std::string companions = options.tokenizer.empty() && !beside.empty() && place->tokenizer == beside
-                               ? place->origin
+  const std::string beside = place.origin.empty() ? "" : tokenizer_in(place.origin);
+  std::string companions = options.tokenizer.empty() && !beside.empty() && place.tokenizer == beside
+                               ? place.origin
                                : options.tokenizer;
   std::error_code ignored;
   if (std::filesystem::is_regular_file(companions, ignored))
     companions = std::filesystem::absolute(companions, ignored).parent_path().string();
-  if (!companions.empty()) warn(lint_tokenizer_of_run(place->trained_on, companions));
+  if (!companions.empty()) warn(lint_tokenizer_of_run(place.trained_on, companions));
   std::vector<std::string> arguments{
-      installation->rank_program,          "export",
-      "--checkpoint=" + place->checkpoint, "--output=" + options.output,
-      "--dtype=" + options.dtype,          fmt::format("--max-shard-bytes={}", options.max_shard_bytes)};
+      installation.rank_program,          "export",
+      "--checkpoint=" + place.checkpoint, "--output=" + options.output,
+      "--dtype=" + options.dtype,         fmt::format("--max-shard-bytes={}", options.max_shard_bytes)};
   if (!companions.empty()) arguments.push_back("--companions=" + companions);
-  if (place->run) arguments.push_back("--run=" + place->run->root);
-  if (!place->origin.empty()) arguments.push_back("--origin=" + place->origin);
-  const std::string& base = options.base.empty() ? place->weights : options.base;
+  if (place.run) arguments.push_back("--run=" + place.run->root);
+  if (!place.origin.empty()) arguments.push_back("--origin=" + place.origin);
+  const std::string& base = options.base.empty() ? place.weights : options.base;
   if (!base.empty()) arguments.push_back("--base=" + base);
   if (options.adapter) arguments.emplace_back("--adapter");
   if (options.gguf) arguments.emplace_back("--gguf");
   if (common.json) arguments.emplace_back("--json");
-  if (options.push.empty()) return become(std::move(arguments), common);
+  if (options.push.empty()) return become(std::move(arguments));
   return export_and_push(arguments, options, common);
 }
 
@@ -121,7 +113,7 @@ void add_export(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   add_common(*verb, line, true);
   verb->footer("Example:\n  shardrun export tiny-llama --output tiny-llama-hf");
-  verb->callback([&] { line.exit_code = export_weights(options, line.common); });
+  verb->callback([&] { line.end(export_weights(options, line.common)); });
 }
 
 }  // namespace shardrun::launcher

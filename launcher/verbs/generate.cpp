@@ -18,15 +18,13 @@ struct GenerateOptions {
   int threads = 0;
 };
 
-int generate(const GenerateOptions& options, const CommonOptions& common) {
-  const auto installation = find_installation();
-  if (!installation) return fail(installation.error(), common);
-  auto place = find_model(options.model, common, options.best);
-  if (!place) return fail(place.error(), common);
-  if (!options.tokenizer.empty()) place->tokenizer = options.tokenizer;
-  if (!options.base.empty()) place->weights = options.base;
-  if (!place->tokenizer.empty()) warn(lint_tokenizer_of_run(place->trained_on, place->tokenizer));
-  std::vector<std::string> arguments{installation->rank_program,
+base::Result<int> generate(const GenerateOptions& options, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(const auto installation, find_installation());
+  ASSIGN_OR_RETURN(auto place, find_model(options.model, common, options.best));
+  if (!options.tokenizer.empty()) place.tokenizer = options.tokenizer;
+  if (!options.base.empty()) place.weights = options.base;
+  if (!place.tokenizer.empty()) warn(lint_tokenizer_of_run(place.trained_on, place.tokenizer));
+  std::vector<std::string> arguments{installation.rank_program,
                                      "generate",
                                      "--dtype=" + options.dtype,
                                      fmt::format("--max-tokens={}", options.max_tokens),
@@ -34,20 +32,20 @@ int generate(const GenerateOptions& options, const CommonOptions& common) {
                                      fmt::format("--top-p={}", options.top_p),
                                      fmt::format("--seed={}", options.seed),
                                      fmt::format("--threads={}", options.threads)};
-  const std::pair<const char*, const std::string&> texts[] = {{"checkpoint", place->checkpoint},
-                                                              {"folder", place->folder},
+  const std::pair<const char*, const std::string&> texts[] = {{"checkpoint", place.checkpoint},
+                                                              {"folder", place.folder},
                                                               {"evaluate", options.evaluated},
-                                                              {"tokenizer", place->tokenizer},
+                                                              {"tokenizer", place.tokenizer},
                                                               {"prompt", options.prompt},
                                                               {"system", options.system},
                                                               {"prompt-tokens", options.prompt_tokens},
                                                               {"template", options.chat_template},
-                                                              {"base", place->weights}};
+                                                              {"base", place.weights}};
   for (const auto& [name, text] : texts)
     if (!text.empty()) arguments.push_back(fmt::format("--{}={}", name, text));
   if (options.marks_in_text) arguments.emplace_back("--marks-in-text");
   if (common.json) arguments.emplace_back("--json");
-  return become(std::move(arguments), common);
+  return become(std::move(arguments));
 }
 
 }  // namespace
@@ -102,7 +100,7 @@ void add_generate(CLI::App& app, CommandLine& line) {
   add_common(*verb, line, true);
   verb->footer(
       "Example:\n  shardrun generate SmolLM2-135M-Instruct --template chatml --prompt 'What is a monad?'");
-  verb->callback([&] { line.exit_code = generate(options, line.common); });
+  verb->callback([&] { line.end(generate(options, line.common)); });
 }
 
 }  // namespace shardrun::launcher

@@ -34,36 +34,33 @@ FollowOptions options_of(const LogFilter& filter) {
   return follow;
 }
 
-int logs(const LogsOptions& options, const CommonOptions& common) {
-  auto run = find_run(options.run, common);
-  if (!run) return fail(run.error(), common);
+base::Result<int> logs(const LogsOptions& options, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto run, find_run(options.run, common));
   const auto has_rank = [&](const record::LaunchPlan& plan) {
     return options.filter.rank < plan.world_size();
   };
-  if (auto plan = read_plan(*run); plan && options.filter.rank >= 0 && !has_rank(*plan)) {
-    return fail(base::Error(base::Code::kInvalid,
-                            fmt::format("--rank {}: the run has ranks 0 to {}; name one of them",
-                                        options.filter.rank, plan->world_size() - 1)),
-                common);
+  if (auto plan = read_plan(run); plan && options.filter.rank >= 0 && !has_rank(*plan)) {
+    return base::Error(base::Code::kInvalid,
+                       fmt::format("--rank {}: the run has ranks 0 to {}; name one of them",
+                                   options.filter.rank, plan->world_size() - 1));
   }
-  if (auto record = find_record(*run); record && !options.filter.node.empty()) {
+  if (auto record = find_record(run); record && !options.filter.node.empty()) {
     std::set<std::string> nodes(record->nodes.begin(), record->nodes.end());
     for (const record::Attempt& attempt : record->attempts)  // those that it has lost, too
       nodes.insert(attempt.nodes.begin(), attempt.nodes.end());
     if (nodes.count(options.filter.node) == 0) {
-      return fail(base::Error(base::Code::kInvalid, fmt::format("--node {}: the run has {}; name one of them",
-                                                                options.filter.node, fmt::join(nodes, ", "))),
-                  common);
+      return base::Error(base::Code::kInvalid, fmt::format("--node {}: the run has {}; name one of them",
+                                                           options.filter.node, fmt::join(nodes, ", ")));
     }
   }
-  if (options.follow) return follow_run(*run, options.filter, common);
-  Follower(*run, options_of(options.filter), [](const std::string& text) { write_out(text); }).finish();
+  if (options.follow) return follow_run(run, options.filter);
+  Follower(run, options_of(options.filter), [](const std::string& text) { write_out(text); }).finish();
   return contract::kExitDone;
 }
 
 }  // namespace
 
-int follow_run(const record::RunDir& run, const LogFilter& filter, const CommonOptions& common) {
+base::Result<int> follow_run(const record::RunDir& run, const LogFilter& filter) {
   bool broken = false;
   const FollowOptions options = options_of(filter);
   Follower follower(run, options,
@@ -80,7 +77,7 @@ int follow_run(const record::RunDir& run, const LogFilter& filter, const CommonO
     const auto state = watcher.look(meanwhile);  // asked first: what came before the end is still shown
     if (!state) {
       follower.finish();
-      return fail(state.error(), common);
+      return state.error();
     }
     follower.poll();
     if (is_over(*state)) {
@@ -116,9 +113,9 @@ void add_logs(CLI::App& app, CommandLine& line) {
   add_host(*verb, line);
   add_kubernetes(*verb, line);
   verb->callback([&] {
-    line.exit_code = !line.name_space.empty()   ? kubernetes_logs(options.run, options.follow, line)
-                     : line.remote.host.empty() ? logs(options, line.common)
-                                                : run_elsewhere(line);
+    line.end(!line.name_space.empty()   ? kubernetes_logs(options.run, options.follow, line)
+             : line.remote.host.empty() ? logs(options, line.common)
+                                        : run_elsewhere(line));
   });
 }
 

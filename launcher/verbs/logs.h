@@ -17,6 +17,6 @@ struct LogFilter {
 };
 
 // Shows the run's logs until it ends, then says how; says on stderr what it waits for before. Returns the run's exit code.
-int follow_run(const record::RunDir& run, const LogFilter& filter, const CommonOptions& common);
+base::Result<int> follow_run(const record::RunDir& run, const LogFilter& filter);
 
 }  // namespace shardrun::launcher

@@ -268,39 +268,29 @@ base::Result<void> check_unused(const PlanOptions& options, bool is_predicted) {
   return {};
 }
 
-int plan(const PlanOptions& options, const CommonOptions& common) {
-  auto loaded = load_spec(options.spec.path, options.spec.overrides);
-  if (!loaded) return fail(loaded.error(), common);
-  const spec::JobSpec& spec = loaded->spec;
+base::Result<int> plan(const PlanOptions& options, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto loaded, load_spec(options.spec.path, options.spec.overrides));
+  const spec::JobSpec& spec = loaded.spec;
   const bool slurm = spec.cluster.scheduler == spec::SchedulerKind::kSlurm;
   const auto installed = find_installation();  // without one, a rank's program is not measured
-  auto context = plan_context(spec, installed ? *installed : Installation{}, loaded->overrides,
-                              slurm ? "slurm" : "local");
-  if (!context) return fail(context.error(), common);
-  auto solved = solve_launch_plan(spec, *context);
-  if (!solved) return fail(solved.error(), common);
-  PlanReport report{*loaded, *solved, solved->batch.global_batch * spec.data.sequence_length};
+  ASSIGN_OR_RETURN(auto context, plan_context(spec, installed ? *installed : Installation{}, loaded.overrides,
+                                              slurm ? "slurm" : "local"));
+  ASSIGN_OR_RETURN(auto solved, solve_launch_plan(spec, context));
+  PlanReport report{loaded, solved, solved.batch.global_batch * spec.data.sequence_length};
   if (spec.program.command.empty()) {
-    auto planned = plan::job_memory(spec, solved->batch, measured_place(spec, *solved));
-    if (!planned) return fail(planned.error(), common);
-    report.model = *planned;
+    ASSIGN_OR_RETURN(report.model, plan::job_memory(spec, solved.batch, measured_place(spec, solved)));
   }
-  if (wants_forecast(options, *loaded)) {
-    auto predicted = forecast_job(options, *loaded);
-    if (!predicted) return fail(predicted.error(), common);
-    report.forecast = std::move(predicted).value();
-    if (const auto drawn = draw(options, *report.forecast); !drawn) return fail(drawn.error(), common);
+  if (wants_forecast(options, loaded)) {
+    ASSIGN_OR_RETURN(report.forecast, forecast_job(options, loaded));
+    RETURN_IF_ERROR(draw(options, *report.forecast));
   } else {
-    auto calibrated = on_measured_machine(options, spec, *solved);
-    if (!calibrated) return fail(calibrated.error(), common);
-    report.calibrated = std::move(*calibrated);
-    if (const auto used = check_unused(options, report.calibrated.has_value()); !used)
-      return fail(used.error(), common);
+    ASSIGN_OR_RETURN(report.calibrated, on_measured_machine(options, spec, solved));
+    RETURN_IF_ERROR(check_unused(options, report.calibrated.has_value()));
   }
   if (common.json) {
     print_text("{}", base::json_of(report, base::kJsonReport));
   } else {
-    print(report, *context);
+    print(report, context);
   }
   return contract::kExitDone;
 }
@@ -351,7 +341,7 @@ void add_plan(CLI::App& app, CommandLine& line) {
       "Example:\n  shardrun plan jobs/tiny-llama.toml --set resources.ranks_per_node=4\n"
       "  shardrun plan jobs/llama-2-7b-p4de.toml --nodes 16,32,64,128 --plot 7b.svg\n"
       "  shardrun plan jobs/llama-2-7b-p4de.toml --measured tokens_per_second=90000,nodes=4 --nodes 64");
-  verb->callback([&] { line.exit_code = plan(options, line.common); });
+  verb->callback([&] { line.end(plan(options, line.common)); });
 }
 
 }  // namespace shardrun::launcher

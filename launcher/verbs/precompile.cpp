@@ -42,22 +42,20 @@ Result<void> check_compiles(const spec::JobSpec& spec) {
   return Error(Code::kInvalid, fmt::format("{}: {}", spec.origin("precompile"), what));
 }
 
-int submit_alone(const CompileJob& compile, const Installation& installed, bool dry_run,
-                 const CommonOptions& common) {
+Result<int> submit_alone(const CompileJob& compile, const Installation& installed, bool dry_run,
+                         const CommonOptions& common) {
   SubmitRequest request = submit_request(compile, installed.shardrun_program);
   if (dry_run) {
-    auto text = describe_submission(request);
-    if (!text) return fail(text.error(), common);
-    print_text("{}", *text);
+    ASSIGN_OR_RETURN(auto text, describe_submission(request));
+    print_text("{}", text);
     return contract::kExitDone;
   }
-  auto submitted = submit_job(std::move(request));
-  if (!submitted) return fail(submitted.error(), common);
+  ASSIGN_OR_RETURN(auto submitted, submit_job(std::move(request)));
   if (common.json) {
-    print_text("{}", to_json(*submitted));
+    print_text("{}", to_json(submitted));
   } else {
-    print_text("submitted compile job {}: {}\n  run directory  {}\n", submitted->id,
-               counted(submitted->nodes, "node"), submitted->run_directory);
+    print_text("submitted compile job {}: {}\n  run directory  {}\n", submitted.id,
+               counted(submitted.nodes, "node"), submitted.run_directory);
   }
   return contract::kExitDone;
 }
@@ -104,35 +102,30 @@ Result<int> compile_first(const LoadedSpec& loaded, record::LaunchPlan& plan, co
 
 namespace {
 
-int precompile(const PrecompileOptions& options, const CommonOptions& common) {
-  auto installed = find_installation();
-  if (!installed) return fail(installed.error(), common);
-  auto loaded = load_spec_to_start(options.spec.path, options.spec.overrides);
-  if (!loaded) return fail(loaded.error(), common);
-  if (auto compiles = check_compiles(loaded->spec); !compiles) return fail(compiles.error(), common);
-  const bool slurm = wants_slurm(loaded->spec);
-  auto context = plan_context(loaded->spec, *installed, loaded->overrides, slurm ? "slurm" : "local");
-  if (!context) return fail(context.error(), common);
-  auto plan = solve_launch_plan(loaded->spec, *context);
-  if (!plan) return fail(plan.error(), common);
-  auto warnings = check_launch(loaded->spec, *plan);
-  if (!warnings) return fail(warnings.error(), common);
-  warn(*warnings);
-  auto compile = make_compile_job(*loaded, *plan);
-  if (!compile) return fail(compile.error(), common);
+Result<int> precompile(const PrecompileOptions& options, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto installed, find_installation());
+  ASSIGN_OR_RETURN(auto loaded, load_spec_to_start(options.spec.path, options.spec.overrides));
+  RETURN_IF_ERROR(check_compiles(loaded.spec));
+  const bool slurm = wants_slurm(loaded.spec);
+  ASSIGN_OR_RETURN(auto context,
+                   plan_context(loaded.spec, installed, loaded.overrides, slurm ? "slurm" : "local"));
+  ASSIGN_OR_RETURN(auto plan, solve_launch_plan(loaded.spec, context));
+  ASSIGN_OR_RETURN(auto warnings, check_launch(loaded.spec, plan));
+  warn(warnings);
+  ASSIGN_OR_RETURN(auto compile, make_compile_job(loaded, plan));
   if (!options.dry_run) {
-    if (auto cache = prepare_cache(loaded->spec, context->cache); !cache) return fail(cache.error(), common);
+    RETURN_IF_ERROR(prepare_cache(loaded.spec, context.cache));
   }
-  if (slurm && !inside_allocation()) return submit_alone(*compile, *installed, options.dry_run, common);
+  if (slurm && !inside_allocation()) return submit_alone(compile, installed, options.dry_run, common);
   if (options.dry_run) {
-    print_text("program        {}\nplan.json\n{}", fmt::join(compile->loaded.spec.program.command, " "),
-               to_json(compile->plan));
+    print_text("program        {}\nplan.json\n{}", fmt::join(compile.loaded.spec.program.command, " "),
+               to_json(compile.plan));
     return contract::kExitDone;
   }
-  auto directory = write_compile_run(*compile, new_run_id(runs_of(compile->loaded.spec), slurm));
-  if (!directory) return fail(directory.error(), common);
+  ASSIGN_OR_RETURN(auto directory,
+                   write_compile_run(compile, new_run_id(runs_of(compile.loaded.spec), slurm)));
   RunOptions run_options;
-  run_options.run_directory = directory->root;
+  run_options.run_directory = directory.root;
   run_options.quiet = options.quiet;
   return run(run_options, common);
 }
@@ -148,7 +141,7 @@ void add_precompile(CLI::App& app, CommandLine& line) {
   verb->add_flag("--quiet", options.quiet, "Show only the end");
   add_common(*verb, line, true);
   verb->footer("Example:\n  shardrun precompile jobs/bert-large-trn1.toml");
-  verb->callback([&] { line.exit_code = precompile(options, line.common); });
+  verb->callback([&] { line.end(precompile(options, line.common)); });
 }
 
 }  // namespace shardrun::launcher

@@ -34,10 +34,9 @@ base::Result<std::string> render_job(const RenderOptions& options) {
   return render_kubernetes(loaded.spec, loaded.text, plan, machine ? &*machine : nullptr, to);
 }
 
-int render(const RenderOptions& options, const CommonOptions& common) {
-  const auto text = render_job(options);
-  if (!text) return fail(text.error(), common);
-  print_text("{}", *text);
+base::Result<int> render(const RenderOptions& options) {
+  ASSIGN_OR_RETURN(const auto text, render_job(options));
+  print_text("{}", text);
   return contract::kExitDone;
 }
 
@@ -69,7 +68,7 @@ void add_render(CLI::App& app, CommandLine& line) {
       "Example:\n  shardrun render --to kubernetes jobs/llama-2-7b-p5.toml --image "
       "registry.example.com/shardrun "
       "--claim fsx | kubectl apply -f -");
-  verb->callback([&] { line.exit_code = render(options, line.common); });
+  verb->callback([&] { line.end(render(options)); });
 }
 
 }  // namespace shardrun::launcher

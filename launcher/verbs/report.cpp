@@ -66,16 +66,13 @@ base::Result<std::vector<ReportRun>> read_reports(const std::vector<std::string>
   return runs;
 }
 
-int report(const ReportOptions& options, const CommonOptions& common) {
-  const auto read = read_reports(options.runs, common);
-  if (!read) return fail(read.error(), common);
-  const std::vector<ReportRun>& runs = *read;
+base::Result<int> report(const ReportOptions& options, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(const auto runs, read_reports(options.runs, common));
   const std::string path = options.output.empty() ? runs[0].directory + "/report.html" : options.output;
   const std::string made =
       fmt::format("Written by shardrun at {:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)));
   // The job stands in it, and what a run leaves is its user's alone.
-  if (auto written = base::write_file_atomically(path, report_page(runs, made), record::kFileMode); !written)
-    return fail(written.error(), common);
+  RETURN_IF_ERROR(base::write_file_atomically(path, report_page(runs, made), record::kFileMode));
   print_text("{}\n", absolute_path(path));
   return contract::kExitDone;
 }
@@ -98,7 +95,7 @@ void add_report(CLI::App& app, CommandLine& line) {
   add_common(*verb, line, false);
   verb->footer(
       "Example:\n  shardrun report tiny-llama\n  shardrun report runs/tiny-llama/* -o comparison.html");
-  verb->callback([&] { line.exit_code = report(options, line.common); });
+  verb->callback([&] { line.end(report(options, line.common)); });
 }
 
 }  // namespace shardrun::launcher

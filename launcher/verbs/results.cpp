@@ -53,29 +53,27 @@ std::string summary_of(const record::RunDir& run, const record::RunRecord& recor
   return text;
 }
 
-int results(const std::string& run_name, const CommonOptions& common) {
-  auto run = find_run(run_name, common);
-  if (!run) return fail(run.error(), common);
-  auto state = look_at(*run);
-  if (!state) return fail(state.error(), common);
-  if (state->record) say_unanswered(*state);
-  if (!state->record) return fail(not_started_or(*run, find_record(*run).error()), common);
-  const record::RunRecord* const record = &*state->record;
+base::Result<int> results(const std::string& run_name, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto run, find_run(run_name, common));
+  ASSIGN_OR_RETURN(auto state, look_at(run));
+  if (!state.record) return not_started_or(run, find_record(run).error());
+  say_unanswered(state);
+  const record::RunRecord& record = *state.record;
   if (common.json) {
-    print_text("{}", to_json(*record));
+    print_text("{}", to_json(record));
     return contract::kExitDone;
   }
-  print_text("{} {}: {}\n{}\n", base::visible(record->name), base::visible(record->id),
-             base::visible(status_and_code(*state)), base::visible(record->verdict));
-  print_text(summary_of(*run, *record, !is_over(*state)));
-  if (record->precompile && record->precompile->seconds)
-    print_text("precompile  {:.1f} s in {}\n", *record->precompile->seconds,
-               base::visible(record->precompile->run));
-  if (!record->metrics) return contract::kExitDone;
-  const record::TrainingMetrics& metrics = *record->metrics;
+  print_text("{} {}: {}\n{}\n", base::visible(record.name), base::visible(record.id),
+             base::visible(status_and_code(state)), base::visible(record.verdict));
+  print_text(summary_of(run, record, !is_over(state)));
+  if (record.precompile && record.precompile->seconds)
+    print_text("precompile  {:.1f} s in {}\n", *record.precompile->seconds,
+               base::visible(record.precompile->run));
+  if (!record.metrics) return contract::kExitDone;
+  const record::TrainingMetrics& metrics = *record.metrics;
   if (metrics.first_loss && metrics.final_loss) {
     print_text(fmt::format("loss        {:.4f} → {:.4f}  {}\n", *metrics.first_loss, *metrics.final_loss,
-                           sparkline(read_outline(*run), 40)));
+                           sparkline(read_outline(run), 40)));
   }
   if (metrics.validation_loss) {
     print_text("validation  {:.4f} nats{}\n", *metrics.validation_loss,
@@ -98,7 +96,7 @@ int results(const std::string& run_name, const CommonOptions& common) {
   if (!speed.empty()) print_text("speed       {}\n", fmt::join(speed, ", "));
   for (const plan::Utilization& utilization : metrics.utilization)
     print_text("utilization {}\n", base::visible(to_string(utilization)));
-  print_predicted(*record);
+  print_predicted(record);
   if (!metrics.checkpoint.empty()) print_text("checkpoint  {}\n", base::visible(metrics.checkpoint));
   return contract::kExitDone;
 }
@@ -120,12 +118,11 @@ void add_results(CLI::App& app, CommandLine& line) {
                  "With --host: bring the run directory here, without checkpoints, code and profile");
   verb->callback([&] {
     if (options.fetch && line.remote.host.empty()) {
-      line.exit_code =
-          usage_error("--fetch brings a run from the machine that --host names, and none is named");
+      line.end(usage_error("--fetch brings a run from the machine that --host names, and none is named"));
     } else if (options.fetch) {
-      line.exit_code = fetch_run(options.run, line);
+      line.end(fetch_run(options.run, line));
     } else {
-      line.exit_code = line.remote.host.empty() ? results(options.run, line.common) : run_elsewhere(line);
+      line.end(line.remote.host.empty() ? results(options.run, line.common) : run_elsewhere(line));
     }
   });
 }

@@ -59,25 +59,22 @@ Result<record::LaunchPlan> submit_again(const record::RunDir& run, const record:
   return submit_job(std::move(request));
 }
 
-int resume(const std::string& name, const CommonOptions& common) {
-  auto run = find_run(name, common);
-  if (!run) return fail(run.error(), common);
-  auto state = look_at(*run);
-  if (!state) return fail(state.error(), common);
-  if (auto checked = check_resumable(*state, name); !checked) return fail(checked.error(), common);
-  if (state->plan.scheduler == "slurm" && !inside_allocation()) {
-    auto submitted = submit_again(*run, state->plan);
-    if (!submitted) return fail(submitted.error(), common);
-    print_text("submitted job {}: goes on in {}\n  follow it      shardrun logs -f {}\n", submitted->id,
-               run->root, run->root);
+Result<int> resume(const std::string& name, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto run, find_run(name, common));
+  ASSIGN_OR_RETURN(auto state, look_at(run));
+  RETURN_IF_ERROR(check_resumable(state, name));
+  if (state.plan.scheduler == "slurm" && !inside_allocation()) {
+    ASSIGN_OR_RETURN(auto submitted, submit_again(run, state.plan));
+    print_text("submitted job {}: goes on in {}\n  follow it      shardrun logs -f {}\n", submitted.id,
+               run.root, run.root);
     return contract::kExitDone;
   }
-  if (::chdir(state->plan.working_directory.c_str()) != 0)
-    return fail(base::errno_error(Code::kIo, state->plan.working_directory, errno), common);
+  if (::chdir(state.plan.working_directory.c_str()) != 0)
+    return base::errno_error(Code::kIo, state.plan.working_directory, errno);
   RunOptions options;
-  options.run_directory = run->root;
+  options.run_directory = run.root;
   // Slurm is asked about the job by its id, which is this allocation's from now on.
-  if (state->plan.scheduler == "slurm") options.id = std::getenv("SLURM_JOB_ID");
+  if (state.plan.scheduler == "slurm") options.id = std::getenv("SLURM_JOB_ID");
   return launcher::run(options, common);
 }
 
@@ -91,9 +88,8 @@ void add_resume(CLI::App& app, CommandLine& line) {
   add_host(*verb, line);
   add_common(*verb, line, false);
   verb->footer("The trainer begins at its newest checkpoint.\nExample:\n  shardrun resume tiny-llama");
-  verb->callback([&] {
-    line.exit_code = line.remote.host.empty() ? resume(options.run, line.common) : run_elsewhere(line);
-  });
+  verb->callback(
+      [&] { line.end(line.remote.host.empty() ? resume(options.run, line.common) : run_elsewhere(line)); });
 }
 
 }  // namespace shardrun::launcher

@@ -197,21 +197,19 @@ std::vector<std::string> own_command(const RunOptions& options, const CommonOpti
 }
 
 // Becomes salloc, which runs this verb again inside the allocation.
-int run_through_salloc(const spec::JobSpec& spec, const RunOptions& options, const Installation& installed,
-                       const CommonOptions& common) {
-  if (auto known = check_slurm_options_here(spec, "salloc"); !known) return fail(known.error(), common);
+Result<int> run_through_salloc(const spec::JobSpec& spec, const RunOptions& options,
+                               const Installation& installed, const CommonOptions& common) {
+  RETURN_IF_ERROR(check_slurm_options_here(spec, "salloc"));
   const std::vector<std::string> argv = salloc_command(spec, own_command(options, common, installed));
   std::vector<char*> pointers;
   for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
   pointers.push_back(nullptr);
   for (const std::string& name : variables_against(spec, "SALLOC_")) ::unsetenv(name.c_str());
   ::execvp(pointers[0], pointers.data());
-  return fail(
-      base::errno_error(base::Code::kNotFound,
-                        "the job asks for Slurm and salloc cannot be run; log in to a head node, or write "
-                        "--set cluster.scheduler=local",
-                        errno),
-      common);
+  return base::errno_error(base::Code::kNotFound,
+                           "the job asks for Slurm and salloc cannot be run; log in to a head node, or write "
+                           "--set cluster.scheduler=local",
+                           errno);
 }
 
 // Not when it went before as a job of its own, nor before a restart, which finds the cache filled.
@@ -308,8 +306,8 @@ std::string own_slurm_job() {
   return array != nullptr && task != nullptr && job == array ? fmt::format("{}_{}", array, task) : job;
 }
 
-int conduct_and_show(const Prepared& job, const RunOptions& options, const CommonOptions& common,
-                     double launch_time, const StopSignals& signals) {
+Result<int> conduct_and_show(const Prepared& job, const RunOptions& options, const CommonOptions& common,
+                             double launch_time, const StopSignals& signals) {
   ConductRequest request;
   request.spec = &job.spec;
   request.spec_text = job.text;
@@ -350,11 +348,10 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   }
   request.take_over = !options.attach.empty();
   const std::unique_ptr<Scheduler> scheduler = make_scheduler(job.plan.scheduler);
-  auto hold = hold_checkpoints(job);
-  if (!hold) return fail(hold.error(), common);
+  ASSIGN_OR_RETURN(auto hold, hold_checkpoints(job));
   auto record = conduct(*scheduler, request);
   viewer.stop();
-  if (!record) return fail(record.error(), common);
+  if (!record) return record.error();
   const bool plotted = write_plot(run, job.spec);
   if (common.json) {
     print_lines(to_json(*record));
@@ -365,8 +362,8 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
 }
 
 // Makes the [export] of a job whose last step is done, as `shardrun export` does. Returns the exit code to end with.
-int export_model(const Prepared& job, const Installation& installed, const CommonOptions& common,
-                 const StopSignals& signals) {
+Result<int> export_model(const Prepared& job, const Installation& installed, const CommonOptions& common,
+                         const StopSignals& signals) {
   const spec::ExportSpec& wanted = job.spec.exported;
   if (wanted.directory.empty()) return contract::kExitDone;
   const fs::path here = job.plan.working_directory;
@@ -381,52 +378,40 @@ int export_model(const Prepared& job, const Installation& installed, const Commo
   if (wanted.gguf) argv.emplace_back("--gguf");
   if (!wanted.push.empty()) argv.insert(argv.end(), {"--push", wanted.push});
   if (job.spec.evaluation.keep_best) argv.emplace_back("--best");
-  const auto ended = run_child_program(argv, signals.fd(), common.json);
-  return ended ? *ended : fail(ended.error(), common);
+  return run_child_program(argv, signals.fd(), common.json);
 }
 
 }  // namespace
 
-int run(const RunOptions& options, const CommonOptions& common) {
+Result<int> run(const RunOptions& options, const CommonOptions& common) {
   const double launch_time = base::unix_now();
-  auto installed = find_installation();
-  if (!installed) return fail(installed.error(), common);
-  auto job = !options.attach.empty()         ? prepare_attached(options.attach, common)
-             : options.run_directory.empty() ? prepare_new(options, *installed)
-                                             : prepare_existing(options.run_directory, options.id);
-  if (!job) return fail(job.error(), common);
-  if (!options.attach.empty()) {
-    if (auto raised = raise_own_limits(job->plan); !raised) return fail(raised.error(), common);
-    auto signals = StopSignals::block();
-    if (!signals) return fail(signals.error(), common);
-    ::signal(SIGPIPE, SIG_IGN);
-    const int code = conduct_and_show(*job, options, common, launch_time, *signals);
-    return code == contract::kExitDone ? export_model(*job, *installed, common, *signals) : code;
+  ASSIGN_OR_RETURN(auto installed, find_installation());
+  const bool attaches = !options.attach.empty();
+  ASSIGN_OR_RETURN(auto job, attaches ? prepare_attached(options.attach, common)
+                             : options.run_directory.empty()
+                                 ? prepare_new(options, installed)
+                                 : prepare_existing(options.run_directory, options.id));
+  if (!attaches) {
+    ASSIGN_OR_RETURN(auto warnings, check_launch(job.spec, job.plan, options.dry_run));
+    warn(warnings);
+    if (options.dry_run) return dry_run(job, options, common, installed);
+    if (job.plan.scheduler == "slurm" && !inside_allocation())
+      return run_through_salloc(job.spec, options, installed, common);
+    warn_of_memory(job);
   }
-  auto warnings = check_launch(job->spec, job->plan, options.dry_run);
-  if (!warnings) return fail(warnings.error(), common);
-  warn(*warnings);
-  if (options.dry_run) return dry_run(*job, options, common, *installed);
-  if (job->plan.scheduler == "slurm" && !inside_allocation()) {
-    return run_through_salloc(job->spec, options, *installed, common);
-  }
-  warn_of_memory(*job);
-  if (auto raised = raise_own_limits(job->plan); !raised) return fail(raised.error(), common);
-  if (auto copied = work_in_snapshot(*job); !copied) return fail(copied.error(), common);
-  auto signals = StopSignals::block();
-  if (!signals) return fail(signals.error(), common);
+  RETURN_IF_ERROR(raise_own_limits(job.plan));
+  if (!attaches) RETURN_IF_ERROR(work_in_snapshot(job));
+  ASSIGN_OR_RETURN(auto signals, StopSignals::block());
   ::signal(SIGPIPE, SIG_IGN);  // a run does not end because nobody reads its lines any more
-  if (needs_compile_job(*job)) {
-    auto cache = contract::compile_cache_folder(job->spec, job->plan.working_directory);
-    if (!cache) return fail(cache.error(), common);
-    if (auto prepared = prepare_cache(job->spec, *cache); !prepared) return fail(prepared.error(), common);
-    auto compiled = compile_first({job->spec, job->text}, job->plan, *installed, *signals,
-                                  options.quiet || common.json, common.json);
-    if (!compiled) return fail(compiled.error(), common);
-    if (*compiled != contract::kExitDone) return *compiled;
+  if (!attaches && needs_compile_job(job)) {
+    ASSIGN_OR_RETURN(auto cache, contract::compile_cache_folder(job.spec, job.plan.working_directory));
+    RETURN_IF_ERROR(prepare_cache(job.spec, cache));
+    ASSIGN_OR_RETURN(const int compiled, compile_first({job.spec, job.text}, job.plan, installed, signals,
+                                                       options.quiet || common.json, common.json));
+    if (compiled != contract::kExitDone) return compiled;
   }
-  const int code = conduct_and_show(*job, options, common, launch_time, *signals);
-  return code == contract::kExitDone ? export_model(*job, *installed, common, *signals) : code;
+  ASSIGN_OR_RETURN(const int code, conduct_and_show(job, options, common, launch_time, signals));
+  return code == contract::kExitDone ? export_model(job, installed, common, signals) : code;
 }
 
 void add_run(CLI::App& app, CommandLine& line) {
@@ -449,7 +434,7 @@ void add_run(CLI::App& app, CommandLine& line) {
       "  shardrun run --trace -n 8 -- true");
   verb->callback([&] {
     options.job.command = line.behind_dashes;
-    line.exit_code = run(options, line.common);
+    line.end(run(options, line.common));
   });
 }
 

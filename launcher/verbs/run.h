@@ -19,6 +19,6 @@ struct RunOptions {
   bool trace = false;  // write when what of the launch was done
 };
 // Returns the run's exit code.
-int run(const RunOptions& options, const CommonOptions& common);
+base::Result<int> run(const RunOptions& options, const CommonOptions& common);
 
 }  // namespace shardrun::launcher

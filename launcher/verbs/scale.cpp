@@ -133,12 +133,11 @@ ScaleReport when_over(ScaleReport report, bool tells) {
 }
 
 // Waits, writes scale.json and scale.svg into `directory`, and prints what was measured.
-int finish_sweep(ScaleReport report, const std::string& directory, const CommonOptions& common) {
+Result<int> finish_sweep(ScaleReport report, const std::string& directory, const CommonOptions& common) {
   report = when_over(std::move(report), !common.json);
   measure_efficiency(report);
   const std::string json_path = directory + "/scale.json", plot_path = directory + "/scale.svg";
-  if (auto written = base::write_file_atomically(json_path, to_json(report)); !written)
-    return fail(written.error(), common);
+  RETURN_IF_ERROR(base::write_file_atomically(json_path, to_json(report)));
   std::vector<ScalePoint> points;
   for (const ScaleLine& line : report.lines) {
     if (line.result && line.result->efficiency) points.push_back({line.nodes, *line.result->efficiency});
@@ -146,8 +145,7 @@ int finish_sweep(ScaleReport report, const std::string& directory, const CommonO
   const std::string svg =
       scale_plot_svg(points, fmt::format("{}: {} scaling efficiency", report.name, report.scaling));
   if (!svg.empty()) {
-    if (auto written = base::write_file_atomically(plot_path, svg); !written)
-      return fail(written.error(), common);
+    RETURN_IF_ERROR(base::write_file_atomically(plot_path, svg));
   }
   if (common.json) {
     print_text("{}", to_json(report));
@@ -161,58 +159,50 @@ int finish_sweep(ScaleReport report, const std::string& directory, const CommonO
   return all_well ? contract::kExitDone : contract::kExitProgramFailed;
 }
 
-int run_sweep(const Sweep& sweep, ScaleReport report, const CommonOptions& common) {
-  auto request = array_of(sweep);
-  if (!request) return fail(request.error(), common);
-  auto warnings = check_launch(sweep.loaded.spec, request->job.plan);
-  if (!warnings) return fail(warnings.error(), common);
-  warn(*warnings);
-  const std::string runs = request->job.runs_directory;
-  auto submitted = submit_array(std::move(request).value());
-  if (!submitted) return fail(submitted.error(), common);
-  report.id = submitted->front().id.substr(0, submitted->front().id.find('_'));
+Result<int> run_sweep(const Sweep& sweep, ScaleReport report, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto request, array_of(sweep));
+  ASSIGN_OR_RETURN(auto warnings, check_launch(sweep.loaded.spec, request.job.plan));
+  warn(warnings);
+  const std::string runs = request.job.runs_directory;
+  ASSIGN_OR_RETURN(auto submitted, submit_array(std::move(request)));
+  report.id = submitted.front().id.substr(0, submitted.front().id.find('_'));
   size_t next = 0;
   for (ScaleLine& line : report.lines) {
-    if (!line.refusal) line.result = ScaleResult{(*submitted)[next++].run_directory, "queued", {}, {}, {}};
+    if (!line.refusal) line.result = ScaleResult{submitted[next++].run_directory, "queued", {}, {}, {}};
   }
   const std::string directory = runs + "/" + report.id;
-  if (auto made = base::make_directories(directory); !made) return fail(made.error(), common);
-  if (auto written = base::write_file_atomically(directory + "/scale.json", to_json(report)); !written)
-    return fail(written.error(), common);
+  RETURN_IF_ERROR(base::make_directories(directory));
+  RETURN_IF_ERROR(base::write_file_atomically(directory + "/scale.json", to_json(report)));
   if (!common.json) {
     say_error(fmt::format(
         "shardrun: submitted array {} of {} runs; this waits for them, and so does later: shardrun "
         "scale --report {}\n",
-        report.id, submitted->size(), directory));
+        report.id, submitted.size(), directory));
   }
   return finish_sweep(std::move(report), directory, common);
 }
 
-int report_sweep(const std::string& given, const CommonOptions& common) {
+Result<int> report_sweep(const std::string& given, const CommonOptions& common) {
   const std::string directory = absolute_path(given);
-  auto text = base::read_file(directory + "/scale.json");
-  if (!text) return fail(text.error(), common);
-  auto report = parse_scale_report(*text);
-  if (!report) return fail(std::move(report).error().context(directory), common);
+  ASSIGN_OR_RETURN(auto text, base::read_file(directory + "/scale.json"));
+  auto report = parse_scale_report(text);
+  if (!report) return std::move(report).error().context(directory);
   return finish_sweep(std::move(report).value(), directory, common);
 }
 
-int scale(const ScaleOptions& options, const CommonOptions& common) {
+Result<int> scale(const ScaleOptions& options, const CommonOptions& common) {
   if (!options.report.empty()) return report_sweep(options.report, common);
-  auto sweep = plan_sweep(options);
-  if (!sweep) return fail(sweep.error(), common);
-  ScaleReport report = report_of(*sweep, options.scaling);
-  if (options.run && !options.dry_run) return run_sweep(*sweep, std::move(report), common);
+  ASSIGN_OR_RETURN(auto sweep, plan_sweep(options));
+  ScaleReport report = report_of(sweep, options.scaling);
+  if (options.run && !options.dry_run) return run_sweep(sweep, std::move(report), common);
   print_text("{}", common.json ? to_json(report) : base::visible_lines(scale_table_text(report)));
   if (options.run) {
-    auto request = array_of(*sweep);
-    if (!request) return fail(request.error(), common);
-    auto text = describe_array(*request);
-    if (!text) return fail(text.error(), common);
+    ASSIGN_OR_RETURN(auto request, array_of(sweep));
+    ASSIGN_OR_RETURN(auto text, describe_array(request));
     if (common.json) {
-      say_error(*text);  // standard output is one object
+      say_error(text);  // standard output is one object
     } else {
-      print_text("\n{}", *text);
+      print_text("\n{}", text);
     }
   }
   return contract::kExitDone;
@@ -241,11 +231,10 @@ void add_scale(CLI::App& app, CommandLine& line) {
   verb->footer("Example:\n  shardrun scale jobs/bert-large.toml --nodes 1,2,4,8,16,32,64,128,256");
   verb->callback([&, spec, nodes, report] {
     if (report->count() == 0 && (spec->count() == 0 || nodes->count() == 0)) {
-      line.exit_code =
-          usage_error("scale needs a job spec and --nodes, e.g. shardrun scale job.toml --nodes 1,2,4");
+      line.end(usage_error("scale needs a job spec and --nodes, e.g. shardrun scale job.toml --nodes 1,2,4"));
       return;
     }
-    line.exit_code = scale(options, line.common);
+    line.end(scale(options, line.common));
   });
 }
 

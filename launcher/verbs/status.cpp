@@ -54,35 +54,29 @@ void say_unanswered(const RunsLook& look) {
   if (std::string why = look.unanswered(); !why.empty()) warn({std::move(why)});
 }
 
-int status(const std::string& run_name, const CommonOptions& common) {
+base::Result<int> status(const std::string& run_name, const CommonOptions& common) {
   if (!run_name.empty()) {
     if (const auto sweep_folder = find_sweep(run_name, common)) return show_sweep(*sweep_folder, common);
-    auto run = find_run(run_name, common);
-    if (!run) return fail(run.error(), common);
+    ASSIGN_OR_RETURN(auto run, find_run(run_name, common));
+    ASSIGN_OR_RETURN(auto state, look_at(run));
+    say_unanswered(state);
     if (common.json) {
-      auto state = look_at(*run);
-      if (!state) return fail(state.error(), common);
-      say_unanswered(*state);
-      if (!state->record) return fail(not_started_or(*run, find_record(*run).error()), common);
-      print_text("{}", to_json(seen(*state)));
+      if (!state.record) return not_started_or(run, find_record(run).error());
+      print_text("{}", to_json(seen(state)));
       return contract::kExitDone;
     }
-    auto state = look_at(*run);
-    if (!state) return fail(state.error(), common);
-    say_unanswered(*state);
-    std::string out = head() + row(*run, *state);
-    if (state->record) out += base::visible(state->record->verdict) + "\n";
+    std::string out = head() + row(run, state);
+    if (state.record) out += base::visible(state.record->verdict) + "\n";
     print_text(out);
     return contract::kExitDone;
   }
   const std::vector<record::RunDir> runs = all_runs(common);
-  const auto closed = count_closed_runs(common);
-  if (!closed) return fail(closed.error(), common);
-  if (*closed > 0)
+  ASSIGN_OR_RETURN(const auto closed, count_closed_runs(common));
+  if (closed > 0)
     warn(
         {fmt::format("{} in {} cannot be looked at: Permission denied; what a run leaves is its user's alone",
-                     counted(*closed, "folder"), absolute_path(common.runs_directory))});
-  if (runs.empty() && *closed == 0 && !common.json) {
+                     counted(closed, "folder"), absolute_path(common.runs_directory))});
+  if (runs.empty() && closed == 0 && !common.json) {
     print_text("no runs in {}; start one with `shardrun run job.toml`\n",
                absolute_path(common.runs_directory));
     return contract::kExitDone;
@@ -116,15 +110,13 @@ bool is_history(const RunState& state) {
   return attempts.empty() || attempts.back().ended.value_or(0.0) < base::unix_now() - kRemembered;
 }
 
-int metrics(const std::string& run_name, const CommonOptions& common) {
+base::Result<int> metrics(const std::string& run_name, const CommonOptions& common) {
   std::vector<RunSample> samples;
   if (!run_name.empty()) {
-    const auto run = find_run(run_name, common);
-    if (!run) return fail(run.error(), common);
-    const auto state = look_at(*run);
-    if (!state) return fail(state.error(), common);
-    say_unanswered(*state);
-    print_text("{}", prometheus_text({sample_of(*run, *state)}));
+    ASSIGN_OR_RETURN(const auto run, find_run(run_name, common));
+    ASSIGN_OR_RETURN(const auto state, look_at(run));
+    say_unanswered(state);
+    print_text("{}", prometheus_text({sample_of(run, state)}));
     return contract::kExitDone;
   }
   RunsLook look;
@@ -158,10 +150,10 @@ void add_status(CLI::App& app, CommandLine& line) {
   add_host(*verb, line);
   add_kubernetes(*verb, line);
   verb->callback([&] {
-    line.exit_code = !line.name_space.empty()    ? kubernetes_status(options.run, line)
-                     : !line.remote.host.empty() ? run_elsewhere(line)
-                     : options.prometheus        ? metrics(options.run, line.common)
-                                                 : status(options.run, line.common);
+    line.end(!line.name_space.empty()    ? kubernetes_status(options.run, line)
+             : !line.remote.host.empty() ? run_elsewhere(line)
+             : options.prometheus        ? metrics(options.run, line.common)
+                                         : status(options.run, line.common));
   });
 }
 

@@ -127,40 +127,32 @@ base::Result<record::LaunchPlan> submit_all(SubmitRequest request, const LoadedS
   return std::move(chain.second);
 }
 
-int submit(const SubmitOptions& options, const CommonOptions& common) {
-  auto loaded = load_job(options.job);
-  if (!loaded) return fail(loaded.error(), common);
-  auto folder = TemporaryDirectory::make();
-  if (!folder) return fail(folder.error(), common);
-  auto code = take_code(loaded->spec, options, folder->path());
-  if (!code) return fail(code.error(), common);
-  auto request = prepare(*loaded, *code, options.dry_run);
-  if (!request) return fail(request.error(), common);
+base::Result<int> submit(const SubmitOptions& options, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto loaded, load_job(options.job));
+  ASSIGN_OR_RETURN(auto folder, TemporaryDirectory::make());
+  ASSIGN_OR_RETURN(auto code, take_code(loaded.spec, options, folder.path()));
+  ASSIGN_OR_RETURN(auto request, prepare(loaded, code, options.dry_run));
   if (!options.after.empty()) {
-    auto before = job_before(options.after, common);
-    if (!before) return fail(before.error(), common);
-    request->after = std::move(before).value();
+    ASSIGN_OR_RETURN(request.after, job_before(options.after, common));
   }
   if (options.dry_run) {
-    auto text = describe(*request, *loaded);
-    if (!text) return fail(text.error(), common);
-    print_text("{}", *text);
+    ASSIGN_OR_RETURN(auto text, describe(request, loaded));
+    print_text("{}", text);
     return contract::kExitDone;
   }
-  auto submitted = submit_all(std::move(request).value(), *loaded);
-  if (!submitted) return fail(submitted.error(), common);
+  ASSIGN_OR_RETURN(auto submitted, submit_all(std::move(request), loaded));
   if (common.json) {
-    print_text("{}", to_json(*submitted));
+    print_text("{}", to_json(submitted));
     return contract::kExitDone;
   }
   print_text("submitted job {}: {} × {}\n  run directory  {}\n  follow it      shardrun logs -f {}\n",
-             submitted->id, counted(submitted->nodes, "node"), counted(submitted->ranks_per_node, "rank"),
-             submitted->run_directory, submitted->run_directory);
-  if (!submitted->precompile_run.empty())
-    print_text("  starts after   {} has compiled\n", submitted->precompile_run);
+             submitted.id, counted(submitted.nodes, "node"), counted(submitted.ranks_per_node, "rank"),
+             submitted.run_directory, submitted.run_directory);
+  if (!submitted.precompile_run.empty())
+    print_text("  starts after   {} has compiled\n", submitted.precompile_run);
   if (!options.follow) return contract::kExitDone;
   std::fflush(stdout);
-  return follow_run({submitted->run_directory}, {}, common);
+  return follow_run({submitted.run_directory}, {});
 }
 
 }  // namespace
@@ -186,13 +178,13 @@ void add_submit(CLI::App& app, CommandLine& line) {
   verb->callback([&] {
     options.job.command = line.behind_dashes;
     if (line.remote.host.empty()) {
-      line.exit_code = submit(options, line.common);
+      line.end(submit(options, line.common));
     } else if (options.follow) {
-      line.exit_code = usage_error(
-          "--follow works where the job is submitted; with --host, submit it and follow it "
-          "with `shardrun logs -f NAME --host HOST`");
+      line.end(
+          usage_error("--follow works where the job is submitted; with --host, submit it and follow it "
+                      "with `shardrun logs -f NAME --host HOST`"));
     } else {
-      line.exit_code = submit_elsewhere({options.job, options.dry_run, options.after}, line);
+      line.end(submit_elsewhere({options.job, options.dry_run, options.after}, line));
     }
   });
 }

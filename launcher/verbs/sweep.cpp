@@ -108,24 +108,21 @@ SweepReport report_of(const LoadedSpec& loaded, const std::string& id, const std
   return report;
 }
 
-int submit_sweep(const SweepOptions& options, const std::vector<Assignments>& runs,
-                 const std::vector<LoadedSpec>& specs, const CommonOptions& common) {
-  auto request = array_of(specs, options.limit);
-  if (!request) return fail(request.error(), common);
+Result<int> submit_sweep(const SweepOptions& options, const std::vector<Assignments>& runs,
+                         const std::vector<LoadedSpec>& specs, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto request, array_of(specs, options.limit));
   if (options.dry_run) {
-    auto text = describe_array(*request);
-    if (!text) return fail(text.error(), common);
-    print_text("{}", *text);
+    ASSIGN_OR_RETURN(auto text, describe_array(request));
+    print_text("{}", text);
     return contract::kExitDone;
   }
-  const std::string directory = request->job.runs_directory;
-  auto submitted = submit_array(std::move(request).value());
-  if (!submitted) return fail(submitted.error(), common);
-  const std::string id = submitted->front().id.substr(0, submitted->front().id.find('_'));
+  const std::string directory = request.job.runs_directory;
+  ASSIGN_OR_RETURN(auto submitted, submit_array(std::move(request)));
+  const std::string id = submitted.front().id.substr(0, submitted.front().id.find('_'));
   SweepReport report = report_of(specs.front(), id, runs);
-  for (size_t i = 0; i < report.runs.size(); ++i) report.runs[i].run = (*submitted)[i].run_directory;
+  for (size_t i = 0; i < report.runs.size(); ++i) report.runs[i].run = submitted[i].run_directory;
   const std::string folder = directory + "/" + id;
-  if (auto written = write_report(report, folder); !written) return fail(written.error(), common);
+  RETURN_IF_ERROR(write_report(report, folder));
   if (common.json) {
     print_text("{}", to_json(report));
   } else {
@@ -173,21 +170,19 @@ Result<bool> run_one(const std::vector<std::string>& argv, const Assignments& wo
 }
 
 // One run after the other, each a process of its own, until one is stopped by a signal.
-int run_sweep(const SweepOptions& options, const std::vector<Assignments>& runs,
-              const std::vector<LoadedSpec>& specs, const CommonOptions& common) {
-  auto installed = find_installation();
-  if (!installed) return fail(installed.error(), common);
+Result<int> run_sweep(const SweepOptions& options, const std::vector<Assignments>& runs,
+                      const std::vector<LoadedSpec>& specs, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto installed, find_installation());
   const std::string directory = runs_of(specs.front().spec);
   const std::string id = "sweep-" + new_run_id(directory, false), folder = directory + "/" + id;
   SweepReport report = report_of(specs.front(), id, runs);
-  auto signals = StopSignals::block();
-  if (!signals) return fail(signals.error(), common);
+  ASSIGN_OR_RETURN(auto signals, StopSignals::block());
   if (!options.dry_run && !common.json) {
     say_error(fmt::format("shardrun: sweep {} of {}; look at it: shardrun status {}\n", id,
                           counted(static_cast<int64_t>(runs.size()), "run"), base::visible(folder)));
   }
   for (size_t i = 0; i < runs.size(); ++i) {
-    std::vector<std::string> argv = {installed->shardrun_program, "run", absolute_path(options.spec.path),
+    std::vector<std::string> argv = {installed.shardrun_program, "run", absolute_path(options.spec.path),
                                      "--quiet"};
     Assignments words = options.spec.overrides;
     words.insert(words.end(), runs[i].begin(), runs[i].end());
@@ -198,22 +193,19 @@ int run_sweep(const SweepOptions& options, const std::vector<Assignments>& runs,
     }
     if (!common.json)
       say_error(fmt::format("shardrun: run {} of {}: {}\n", i + 1, runs.size(), fmt::join(runs[i], " ")));
-    auto is_last = run_one(argv, words, signals->fd(), folder, report, i);
-    if (!is_last) return fail(is_last.error(), common);
-    if (!*is_last) continue;
-    show_sweep(folder, common);
+    ASSIGN_OR_RETURN(auto is_last, run_one(argv, words, signals.fd(), folder, report, i));
+    if (!is_last) continue;
+    if (const auto shown = show_sweep(folder, common); !shown) fail(shown.error(), common);
     return contract::kExitPreempted;
   }
   return options.dry_run ? static_cast<int>(contract::kExitDone) : show_sweep(folder, common);
 }
 
-int sweep(const SweepOptions& options, const CommonOptions& common) {
-  auto runs = read_runs(options);
-  if (!runs) return fail(runs.error(), common);
-  auto specs = load_all(options, *runs);
-  if (!specs) return fail(specs.error(), common);
-  return wants_array(specs->front().spec) ? submit_sweep(options, *runs, *specs, common)
-                                          : run_sweep(options, *runs, *specs, common);
+Result<int> sweep(const SweepOptions& options, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto runs, read_runs(options));
+  ASSIGN_OR_RETURN(auto specs, load_all(options, runs));
+  return wants_array(specs.front().spec) ? submit_sweep(options, runs, specs, common)
+                                         : run_sweep(options, runs, specs, common);
 }
 
 // What is known now of one run; returns its curve.
@@ -247,11 +239,10 @@ std::optional<std::string> find_sweep(const std::string& name, const CommonOptio
   return std::nullopt;
 }
 
-int show_sweep(const std::string& folder, const CommonOptions& common) {
-  auto text = base::read_file(json_of(folder), /*limit_bytes=*/16 << 20);
-  if (!text) return fail(text.error(), common);
-  auto report = parse_sweep_report(*text);
-  if (!report) return fail(std::move(report).error().context(folder), common);
+Result<int> show_sweep(const std::string& folder, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto text, base::read_file(json_of(folder), /*limit_bytes=*/16 << 20));
+  auto report = parse_sweep_report(text);
+  if (!report) return std::move(report).error().context(folder);
   std::vector<TrainingCurve> curves;
   RunsLook look;
   for (SweepRun& run : report->runs) curves.push_back(look_up(run, look));
@@ -259,7 +250,7 @@ int show_sweep(const std::string& folder, const CommonOptions& common) {
   // Who may only look at a sweep of somebody else sees the table all the same. What the sweep itself has written since then
   // is newer.
   const auto now = base::read_file(json_of(folder), /*limit_bytes=*/16 << 20);
-  if (now && *now == *text) (void)write_report(*report, folder);
+  if (now && *now == text) (void)write_report(*report, folder);
   const auto started = std::find_if(report->runs.begin(), report->runs.end(),
                                     [](const SweepRun& run) { return !run.run.empty(); });
   const auto job = started == report->runs.end() ? Error(Code::kNotFound, "no run has started")
@@ -298,10 +289,10 @@ void add_sweep(CLI::App& app, CommandLine& line) {
       "Example:\n  shardrun sweep jobs/tiny-llama.toml --grid optimizer.learning_rate=1e-3,3e-3,1e-2");
   verb->callback([&, grid, list] {
     if (grid->count() + list->count() == 0) {
-      line.exit_code = usage_error("sweep needs --grid section.key=VALUE,VALUE, or --list FILE");
+      line.end(usage_error("sweep needs --grid section.key=VALUE,VALUE, or --list FILE"));
       return;
     }
-    line.exit_code = sweep(options, line.common);
+    line.end(sweep(options, line.common));
   });
 }
 

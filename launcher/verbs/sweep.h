@@ -15,6 +15,6 @@ std::optional<std::string> find_sweep(const std::string& name, const CommonOptio
 
 // Looks all its runs up, prints them as one table with the best, and writes sweep.json and sweep.svg anew. Returns the exit code: 0
 // unless a run failed.
-int show_sweep(const std::string& folder, const CommonOptions& common);
+base::Result<int> show_sweep(const std::string& folder, const CommonOptions& common);
 
 }  // namespace shardrun::launcher

@@ -264,25 +264,20 @@ Result<std::optional<TopSource::Seen>> show_on_screen(TopSource& source, const T
   }
 }
 
-int top(const std::string& run_name, const CommonOptions& common) {
-  auto run = find_run(run_name, common);
-  if (!run) return fail(run.error(), common);
-  auto plan = read_plan(*run);
-  if (!plan) return fail(plan.error(), common);
-  auto loaded = load_prepared_spec(run->job_toml(), plan->overrides);
-  if (!loaded) return fail(loaded.error(), common);
-  TopSource source(*run, loaded->spec);
+Result<int> top(const std::string& run_name, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto run, find_run(run_name, common));
+  ASSIGN_OR_RETURN(auto plan, read_plan(run));
+  ASSIGN_OR_RETURN(auto loaded, load_prepared_spec(run.job_toml(), plan.overrides));
+  TopSource source(run, loaded.spec);
   const Terminal kind = look_at_terminal(STDOUT_FILENO, contract::process_environment());
   const bool terminal = kind.moves && ::isatty(STDIN_FILENO) == 1 && !common.json;
   if (terminal) {
-    auto shown = show_on_screen(source, kind);
-    if (!shown) return fail(shown.error(), common);
-    if (*shown) print_text(render_top((*shown)->view, {}));
+    ASSIGN_OR_RETURN(auto shown, show_on_screen(source, kind));
+    if (shown) print_text(render_top(shown->view, {}));
     return contract::kExitDone;
   }
-  auto seen = source.look();
-  if (!seen) return fail(seen.error(), common);
-  print_text(common.json ? to_json(seen->view) : render_top(seen->view, {}));
+  ASSIGN_OR_RETURN(auto seen, source.look());
+  print_text(common.json ? to_json(seen.view) : render_top(seen.view, {}));
   return contract::kExitDone;
 }
 
@@ -296,9 +291,8 @@ void add_top(CLI::App& app, CommandLine& line) {
   add_common(*verb, line, true);
   verb->footer("Where the output is no terminal, it shows them once.\nExample:\n  shardrun top tiny-llama");
   add_host(*verb, line);
-  verb->callback([&] {
-    line.exit_code = line.remote.host.empty() ? top(options.run, line.common) : run_elsewhere(line);
-  });
+  verb->callback(
+      [&] { line.end(line.remote.host.empty() ? top(options.run, line.common) : run_elsewhere(line)); });
 }
 
 }  // namespace shardrun::launcher

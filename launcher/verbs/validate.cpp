@@ -56,7 +56,7 @@ void add_validate(CLI::App& app, CommandLine& line) {
   add_overrides(*verb, options.overrides);
   add_common(*verb, line, false);
   verb->footer("Example:\n  shardrun validate jobs/tiny-llama.toml");
-  verb->callback([&] { line.exit_code = validate(options.paths, options.overrides, line.common); });
+  verb->callback([&] { line.end(validate(options.paths, options.overrides, line.common)); });
 }
 
 }  // namespace shardrun::launcher

@@ -8,12 +8,10 @@ struct VerifyOptions {
   std::string checkpoint;  // a run, a folder of checkpoints, or one of them
 };
 
-int verify(const VerifyOptions& options, const CommonOptions& common) {
-  const auto installation = find_installation();
-  if (!installation) return fail(installation.error(), common);
-  const auto folder = find_checkpoints(options.checkpoint, common);
-  if (!folder) return fail(folder.error(), common);
-  return become({installation->rank_program, "verify", *folder}, common);
+base::Result<int> verify(const VerifyOptions& options, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(const auto installation, find_installation());
+  ASSIGN_OR_RETURN(const auto folder, find_checkpoints(options.checkpoint, common));
+  return become({installation.rank_program, "verify", folder});
 }
 
 }  // namespace
@@ -27,7 +25,7 @@ void add_verify(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   add_common(*verb, line, false);
   verb->footer("Ends with 0 when all are whole, else with 1.\nExample:\n  shardrun verify tiny-llama");
-  verb->callback([&] { line.exit_code = verify(options, line.common); });
+  verb->callback([&] { line.end(verify(options, line.common)); });
 }
 
 }  // namespace shardrun::launcher
