@@ -34,7 +34,7 @@ struct ClusterOptions {
   std::string region;       // empty: pcluster's own choice
   std::string bundle;       // of create: an archive of shardrun that is uploaded for the nodes; may be empty
   std::string zone;         // of create: where its network is made; empty: the spec's subnets are there
-  bool network = false;     // of delete: whether its network goes, too
+  bool network = false;     // of update: it lies in the network that create made; of delete: that goes, too
   std::string bucket, key;  // of export-logs and ssh
   std::vector<std::string> words;  // of ssh and fleet
   bool wait = false;               // show progress until the end
@@ -219,24 +219,24 @@ Result<void> make_network(const ClusterOptions& options, Rendered& rendered) {
   return enter_network(options, rendered);
 }
 
-Result<int> cluster_create(const ClusterOptions& options, const CommonOptions& common) {
+// Makes or changes a cluster by `command`. What create put into the configuration beside its TOML, an update must have again:
+// ParallelCluster refuses to change it.
+Result<int> cluster_apply(decltype(create_command)& command, const ClusterOptions& options,
+                          const CommonOptions& common) {
   ASSIGN_OR_RETURN(auto rendered, render(options.spec));
   const std::string& name = rendered.config.name;
   ClusterOptions own = options;
   if (own.region.empty()) own.region = rendered.config.region;
-  if (!own.zone.empty()) {
-    RETURN_IF_ERROR(make_network(own, rendered));
-  }
-  if (!own.bundle.empty()) {
-    RETURN_IF_ERROR(upload_bundle(own, rendered));
-  }
+  if (!own.zone.empty()) RETURN_IF_ERROR(make_network(own, rendered));
+  if (own.network) RETURN_IF_ERROR(enter_network(own, rendered));
+  if (!own.bundle.empty()) RETURN_IF_ERROR(upload_bundle(own, rendered));
   if (options.dry_run) {
     print_text("{}\n{}\n", rendered.yaml,
-               fmt::join(create_command(name, "<the configuration above>", call_of(own)), " "));
+               fmt::join(command(name, "<the configuration above>", call_of(own)), " "));
     return contract::kExitDone;
   }
   ASSIGN_OR_RETURN(const auto file, ScratchFile::write(rendered.yaml));
-  return ask(create_command(name, file.path(), call_of(own)), name, /*until_gone=*/false, own, common);
+  return ask(command(name, file.path(), call_of(own)), name, /*until_gone=*/false, own, common);
 }
 
 Result<int> cluster_describe(const ClusterOptions& options, const CommonOptions& common) {
@@ -277,27 +277,6 @@ Result<int> cluster_delete(const ClusterOptions& options, const CommonOptions& c
   RETURN_IF_ERROR(call_aws(delete_network_command(options.name, options.region), options));
   print_text("network {} is being deleted\n", network_stack(options.name));
   return contract::kExitDone;
-}
-
-// What create put into the configuration beside its TOML, an update must have again: ParallelCluster refuses to change it.
-Result<int> cluster_update(const ClusterOptions& options, const CommonOptions& common) {
-  ASSIGN_OR_RETURN(auto rendered, render(options.spec));
-  ClusterOptions own = options;
-  if (own.region.empty()) own.region = rendered.config.region;
-  if (own.network) {
-    RETURN_IF_ERROR(enter_network(own, rendered));
-  }
-  if (!own.bundle.empty()) {
-    RETURN_IF_ERROR(upload_bundle(own, rendered));
-  }
-  const std::string& name = rendered.config.name;
-  if (options.dry_run) {
-    print_text("{}\n{}\n", rendered.yaml,
-               fmt::join(update_command(name, "<the configuration above>", call_of(own)), " "));
-    return contract::kExitDone;
-  }
-  ASSIGN_OR_RETURN(const auto file, ScratchFile::write(rendered.yaml));
-  return ask(update_command(name, file.path(), call_of(own)), name, /*until_gone=*/false, own, common);
 }
 
 // What pcluster answers to these is shown as it is.
@@ -343,7 +322,7 @@ void add_upkeep(CLI::App& cluster, ClusterOptions& options, CommandLine& line) {
   add_common(*update, line, true);
   update->footer(
       "Example:\n  shardrun cluster update p5.toml --network --bundle shardrun-0.1.0-x86_64.tar.xz --wait");
-  update->callback([&] { line.end(cluster_update(options, line.common)); });
+  update->callback([&] { line.end(cluster_apply(update_command, options, line.common)); });
 
   CLI::App* fleet = cluster.add_subcommand("fleet", "Start or stop the compute nodes of a cluster");
   fleet->add_option("name", options.name, "A cluster's name")->required();
@@ -396,7 +375,7 @@ void add_pcluster_verbs(CLI::App& cluster, ClusterOptions& options, CommandLine&
   create->footer(
       "Example:\n  shardrun cluster create cluster-configs/p5.toml --bundle shardrun-0.1.0-x86_64.tar.xz "
       "--wait");
-  create->callback([&] { line.end(cluster_create(options, line.common)); });
+  create->callback([&] { line.end(cluster_apply(create_command, options, line.common)); });
 
   CLI::App* describe =
       cluster.add_subcommand("describe", "Show a cluster: its status, head node and failures");
