@@ -57,7 +57,6 @@ struct StepOutcome {
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
-  virtual const char* name() const = 0;
   // Returns the host names of all nodes that this process may use, at least plan.nodes; the conductor chooses among
   // them, in order.
   virtual base::Result<std::vector<std::string>> nodes(const record::LaunchPlan& plan) = 0;

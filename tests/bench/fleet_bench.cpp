@@ -256,7 +256,6 @@ class FleetScheduler : public launcher::Scheduler {
  public:
   FleetScheduler(int nodes, double seconds, int orders, int words)
       : nodes_(nodes), seconds_(seconds), orders_(orders), words_(words) {}
-  const char* name() const override { return "slurm"; }
   base::Result<std::vector<std::string>> nodes(const record::LaunchPlan& /*plan*/) override {
     std::vector<std::string> names;
     for (int node = 0; node < nodes_; ++node) names.push_back(fmt::format("n{}", node));

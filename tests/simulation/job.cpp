@@ -90,7 +90,6 @@ class SimulatedScheduler final : public launcher::Scheduler {
  public:
   SimulatedScheduler(Job& job, Start& start, std::vector<std::string> nodes)
       : job_(job), start_(start), nodes_(std::move(nodes)) {}
-  const char* name() const override { return "simulated"; }
   Result<std::vector<std::string>> nodes(const record::LaunchPlan&) override { return nodes_; }
   Result<launcher::StepOutcome> run(const launcher::StepRequest& step) override {
     if (start_.process->killed) return Error(Code::kCancelled, "the process is dead");

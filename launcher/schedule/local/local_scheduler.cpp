@@ -289,8 +289,6 @@ class LocalStep {
 
 class LocalScheduler final : public Scheduler {
  public:
-  const char* name() const override { return "local"; }
-
   Result<std::vector<std::string>> nodes(const record::LaunchPlan&) override {
     return std::vector<std::string>{host_name()};
   }

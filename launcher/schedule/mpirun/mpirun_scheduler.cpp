@@ -57,8 +57,6 @@ class Step : public StepCommand {
 
 class MpirunScheduler : public Scheduler {
  public:
-  const char* name() const override { return "mpirun"; }
-
   Result<std::vector<std::string>> nodes(const record::LaunchPlan& plan) override {
     std::vector<std::string> hosts = {"localhost"};
     const char* file = std::getenv("OMPI_MCA_orte_default_hostfile");

@@ -170,8 +170,6 @@ class Step : public StepCommand {
 
 class SlurmScheduler : public Scheduler {
  public:
-  const char* name() const override { return "slurm"; }
-
   Result<std::vector<std::string>> nodes(const record::LaunchPlan& plan) override {
     const char* list = std::getenv("SLURM_JOB_NODELIST");
     if (list == nullptr) {

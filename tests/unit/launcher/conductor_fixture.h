@@ -20,7 +20,6 @@ class FakeScheduler final : public Scheduler {
  public:
   using Script = std::function<base::Result<StepOutcome>(const StepRequest&)>;
   explicit FakeScheduler(Script script) : script_(std::move(script)) {}
-  const char* name() const override { return "fake"; }
   base::Result<std::vector<std::string>> nodes(const record::LaunchPlan&) override { return node_names; }
   base::Result<StepOutcome> run(const StepRequest& request) override { return script_(request); }
 

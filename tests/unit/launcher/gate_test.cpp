@@ -25,7 +25,6 @@ void lacks_provider(record::NodeFacts& facts) {
 // Nodes n1, n2 and n3; the ranks of a job end well.
 class Nodes final : public Scheduler {
  public:
-  const char* name() const override { return "fake"; }
   Result<std::vector<std::string>> nodes(const record::LaunchPlan&) override {
     return std::vector<std::string>{"n1", "n2", "n3"};
   }
