@@ -67,7 +67,7 @@ class AttachedRanks {
     if (is_ending_) return;
     is_ending_ = true;
     watch_.order_signal(SIGTERM);
-    kill_in(step_.kill_grace);
+    kill_in(kKillGrace);
   }
 
   void on_stop_request() {

@@ -5,7 +5,7 @@
 //   effect    starts world_size copies of plan.rank_program, one a rank, with the environment of
 //             runtime/contract/rank_env.h; returns when no process of the attempt is left on any node.
 //   failing   when one rank ends with a signal or a non-zero code, the rest are told to go (SIGTERM is useless to
-//             a rank in a dead collective, so SIGKILL follows after `kill_grace`) and run() returns within 2 s.
+//             a rank in a dead collective, so SIGKILL follows after kKillGrace) and run() returns within 2 s.
 //   stopping  `stop_fd` (a signalfd) becomes readable when we are asked to stop (SIGTERM, SIGINT, SIGHUP, SIGUSR1,
 //             SIGUSR2): SIGTERM is forwarded to every rank once, SIGKILL after the spec's stop_grace, or at once on
 //             a second request.
@@ -29,6 +29,8 @@ namespace shardrun::launcher {
 
 // Two stop signals closer than this are one request.
 inline constexpr std::chrono::milliseconds kOneRequest{100};
+// From SIGTERM to SIGKILL when another rank has failed.
+inline constexpr std::chrono::milliseconds kKillGrace{500};
 
 struct StepRequest {
   const spec::JobSpec* spec = nullptr;
@@ -41,7 +43,6 @@ struct StepRequest {
   double launch_time = 0.0;  // Unix seconds
   int stop_fd = -1;          // signalfd, borrowed; -1: nobody can stop us
   int alarm_fd = -1;         // eventfd, borrowed; -1: nobody watches
-  std::chrono::milliseconds kill_grace{500};
 };
 
 struct StepOutcome {

@@ -246,7 +246,7 @@ class LocalStep {
       case Phase::kTerminating:
         // A rank that called abort is ending already, with the exit code that it wants to be known for.
         signal_ranks(SIGTERM, abort_ ? abort_->global_rank : -1);
-        deadline_ = now + request_.kill_grace;
+        deadline_ = now + kKillGrace;
         break;
       case Phase::kKilling:
         signal_ranks(SIGQUIT);

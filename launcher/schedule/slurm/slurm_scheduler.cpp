@@ -90,7 +90,7 @@ class Step : public StepCommand {
     if (!message->unreachable.empty()) note_unreachable(message->unreachable);
     if (message->step_aborted && !aborted_) {
       aborted_ = true;
-      schedule_kill(request().kill_grace);
+      schedule_kill(kKillGrace);
     }
     if (message->step_cancelled && !cancelled_) {
       cancelled_ = true;
@@ -99,7 +99,7 @@ class Step : public StepCommand {
     for (record::RankExit exit : message->exits) {
       exit.ended = base::unix_now();
       exit.stopped_on_request = aborted_ || cancelled_ || stopped();
-      if (exits_.emplace(exit.global_rank, exit).second && !aborted_) schedule_kill(request().kill_grace);
+      if (exits_.emplace(exit.global_rank, exit).second && !aborted_) schedule_kill(kKillGrace);
     }
   }
 
@@ -112,7 +112,7 @@ class Step : public StepCommand {
   // waits for those that Slurm cannot reach.
   void on_alarm() override {
     aborted_ = true;
-    schedule_kill(request().kill_grace);
+    schedule_kill(kKillGrace);
   }
 
   // Slurm knows the step by number; we know it by the name that we gave it.
