@@ -23,14 +23,6 @@ namespace {
 
 constexpr const char* kInterrupted = "interrupted";
 
-// What Slurm calls the states in which a job does not run any more.
-bool says_that_it_ended(const std::string& status) {
-  for (const char* end : {"completed", "cancelled", "failed", "timeout", "node_fail", "preempted",
-                          "boot_fail", "deadline", "out_of_memory"})
-    if (status.starts_with(end)) return true;
-  return false;
-}
-
 // Says whether a later job goes on in the run directory, which has not written a record yet.
 bool is_of_an_earlier_job(const RunState& state) {
   return state.plan.scheduler == "slurm" && state.record && state.record->id != state.plan.id;
@@ -187,7 +179,7 @@ bool is_over(const RunState& state) {
     if (state.status.starts_with(in_slurm)) return false;
   if (state.status.starts_with(kInterrupted)) return true;
   if (!state.unanswered.empty()) return false;
-  return (state.record && state.record->status != RunStatus::kRunning) || says_that_it_ended(state.status);
+  return (state.record && state.record->status != RunStatus::kRunning) || is_end_of_job(state.status);
 }
 
 int exit_code_of(const RunState& state) {

@@ -1,11 +1,13 @@
 #include "launcher/schedule/slurm/slurm_jobs.h"
 
+#include <strings.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 #include <filesystem>
 #include <functional>
 #include <sstream>
+#include <string_view>
 #include <thread>
 
 #include <fmt/format.h>
@@ -388,9 +390,9 @@ bool is_known(const std::set<std::string>& known, const std::string& id) {
 }
 
 bool is_end_of_job(const std::string& state) {
-  for (const char* end : {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED",
-                          "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"})
-    if (state.starts_with(end)) return true;
+  for (const std::string_view end : {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED",
+                                     "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"})
+    if (::strncasecmp(state.c_str(), end.data(), end.size()) == 0) return true;
   return false;
 }
 

@@ -75,7 +75,7 @@ struct SlurmJob {
 base::Result<std::string> submitted_job(const std::string& answer);
 // Returns the value of "key=" in the output of `scontrol --oneliner show job`, up to a blank; "" when there is none.
 std::string scontrol_field(const std::string& text, const std::string& key);
-// Says whether a job in this state, e.g. "CANCELLED", does not run any more.
+// Says whether a job in this state, e.g. "CANCELLED" or "cancelled by 1000", does not run any more.
 bool is_end_of_job(const std::string& state);
 // Returns nullopt when Slurm has forgotten the job. Works without accounting. `goes_on` is asked about every second whether to wait
 // any longer; kCancelled where it said no.
