@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstring>
 
 #include <fmt/format.h>
 
@@ -63,7 +62,7 @@ std::string how_it_ended(const RankExit& exit) {
                        static_cast<double>(exit.peak_memory_bytes) / (1 << 30));
   }
   if (exit.signal) {
-    return fmt::format("was killed by {} (signal {})", signal_name(*exit.signal), *exit.signal);
+    return fmt::format("was killed by {} (signal {})", contract::signal_name(*exit.signal), *exit.signal);
   }
   return fmt::format("ended with exit code {}", exit.exit_code.value_or(-1));
 }
@@ -133,7 +132,8 @@ Verdict ended_quietly(const VerdictInput& input) {
   };
   const size_t stopped = count(is_stop), done = count(is_success);
   const auto world = static_cast<size_t>(input.world_size);
-  const std::string by = input.stop_signal ? " by " + signal_name(*input.stop_signal) : " on request";
+  const std::string by =
+      input.stop_signal ? " by " + contract::signal_name(*input.stop_signal) : " on request";
   Verdict verdict;
   if (done == world) {
     verdict.status = RunStatus::kCompleted;
@@ -159,11 +159,6 @@ Verdict ended_quietly(const VerdictInput& input) {
 }
 
 }  // namespace
-
-std::string signal_name(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
-}
 
 Verdict judge(const VerdictInput& input) {
   const RankExit* cause = find_first_cause(input);

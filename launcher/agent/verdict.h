@@ -57,7 +57,4 @@ struct Verdict {
 
 Verdict judge(const VerdictInput& input);
 
-// Returns "SIGKILL" for 9, and "signal 77" where there is no name.
-std::string signal_name(int signal);
-
 }  // namespace shardrun::launcher

@@ -1,6 +1,5 @@
 #include "launcher/schedule/stop_words.h"
 
-#include <string.h>
 #include <unistd.h>
 
 #include <string>
@@ -8,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/say.h"
+#include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -20,9 +20,8 @@ void tell(const std::string& line) {
 }  // namespace
 
 void tell_of_stop(const StepRequest& request, int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  tell(fmt::format("SIG{}: the ranks are asked to stop and have {} s for it; once more ends them at once",
-                   name == nullptr ? "?" : name, request.spec->fault_tolerance.stop_grace.count()));
+  tell(fmt::format("{}: the ranks are asked to stop and have {} s for it; once more ends them at once",
+                   contract::signal_name(signal), request.spec->fault_tolerance.stop_grace.count()));
 }
 
 void tell_of_second_stop() {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <csignal>
-#include <cstring>
 #include <ctime>
 #include <map>
 #include <optional>
@@ -15,6 +13,7 @@
 #include "launcher/view/progress.h"
 #include "runtime/base/json_fields.h"
 #include "runtime/base/visible.h"
+#include "runtime/contract/exit_code.h"
 #include "runtime/record/run_lines.h"
 
 namespace shardrun::launcher {
@@ -29,10 +28,7 @@ using Training = TrainingNotes::Attempt;
 
 std::string how(const record::RankExit& exit) {
   if (exit.peer_lost) return "lost contact to another rank";
-  if (exit.signal) {
-    const char* name = ::sigabbrev_np(*exit.signal);
-    return name == nullptr ? fmt::format("signal {}", *exit.signal) : fmt::format("SIG{}", name);
-  }
+  if (exit.signal) return contract::signal_name(*exit.signal);
   return fmt::format("exit code {}", exit.exit_code.value_or(-1));
 }
 

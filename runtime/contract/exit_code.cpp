@@ -1,6 +1,9 @@
 #include "runtime/contract/exit_code.h"
 
 #include <signal.h>
+#include <string.h>
+
+#include <fmt/format.h>
 
 namespace shardrun::contract {
 
@@ -24,6 +27,11 @@ int exit_code_of(base::Code code) {
       return kExitInfrastructure;
   }
   return kExitInfrastructure;
+}
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 
 }  // namespace shardrun::contract

@@ -1,5 +1,7 @@
-// The exit codes of shardrun and of shardrun-rank. docs/job-spec.md holds the table for users.
+// The exit codes of shardrun and of shardrun-rank, and the names of signals. docs/job-spec.md holds the table for users.
 #pragma once
+
+#include <string>
 
 #include "runtime/base/result.h"
 #include "runtime/record/run_record.h"
@@ -21,5 +23,8 @@ bool ended_as_asked(const record::RankExit& exit);
 
 // Returns the code with which a command for people ends on such an error. A rank's own codes are the trainer's.
 int exit_code_of(base::Code code);
+
+// Returns "SIGKILL" for 9, and "signal 77" where there is no name.
+std::string signal_name(int signal);
 
 }  // namespace shardrun::contract

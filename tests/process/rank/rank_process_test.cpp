@@ -10,7 +10,7 @@
 #include <map>
 #include <sstream>
 
-#include "launcher/agent/verdict.h"
+#include "runtime/contract/exit_code.h"
 #include "tests/process/schedule/job_harness.h"
 
 using namespace shardrun::testing;
@@ -78,7 +78,7 @@ TEST_CASE("rank: each signal that ends a program is named and seen by the schedu
     CHECK(run.exit_code == 1);
     CHECK(run.job.record().attempts[0].first_cause->signal == signal);
     const std::string words =
-        "was killed by " + shardrun::launcher::signal_name(signal) + " (signal " + shell_number(signal) + ")";
+        "was killed by " + shardrun::contract::signal_name(signal) + " (signal " + shell_number(signal) + ")";
     CHECK_MESSAGE(run.job.record().verdict.find(words) != std::string::npos, run.job.record().verdict);
   }
 }

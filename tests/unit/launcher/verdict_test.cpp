@@ -7,6 +7,7 @@
 #include "runtime/contract/exit_code.h"
 
 using namespace shardrun::launcher;
+using shardrun::contract::signal_name;
 using shardrun::record::RankExit;
 using shardrun::record::RunStatus;
 
