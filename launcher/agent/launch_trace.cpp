@@ -1,12 +1,12 @@
 #include "launcher/agent/launch_trace.h"
 
-#include <algorithm>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/text.h"
 #include "runtime/record/trace_events.h"
 
 namespace shardrun::launcher {
@@ -45,10 +45,8 @@ base::Result<void> LaunchTrace::write(const record::RunDir& run, int attempt,
     const int process = static_cast<int>(node) + 1;
     name_track(events, "process_name", process, 0, "node " + nodes[node]);
     const auto text = base::read_file(run.node_phases(attempt, nodes[node]));
-    for (size_t at = 0; text && at < text->size();) {
-      const size_t end = std::min(text->find('\n', at), text->size());
-      const auto phases = record::parse_launch_phases(std::string_view(*text).substr(at, end - at));
-      at = end + 1;
+    for (std::string_view left = text ? std::string_view(*text) : ""; !left.empty();) {
+      const auto phases = record::parse_launch_phases(base::take_line(left));
       if (!phases) continue;
       const int thread = phases->global_rank + 1;  // 0 is the node's own
       name_track(events, "thread_name", process, thread, fmt::format("rank {}", phases->global_rank));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/text.h"
 #include "runtime/spec/toml_value.h"
 
 namespace shardrun::launcher {
@@ -70,8 +71,7 @@ Result<std::vector<Assignments>> parse_list(std::string_view text, const std::st
   std::vector<Assignments> runs;
   int number = 0;
   while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const std::string_view line = base::take_line(text);
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos || line.starts_with('#')) continue;
     Assignments run;

@@ -9,12 +9,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include "launcher/schedule/stop_words.h"
 #include "runtime/base/io.h"
 #include "runtime/base/say.h"
+#include "runtime/base/text.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/rank_env.h"
@@ -88,14 +90,11 @@ void StepCommand::forward(int fd, Stream& stream) {
   const std::string text = stream.pending.substr(0, whole);
   stream.pending.erase(0, whole);
   base::say(stream.to, text);  // a terminal that nobody reads may cost a line, and not a signal
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    if (end > begin) {
-      const std::string line = text.substr(begin, end - begin);
-      if (outcome_.rank_words.empty() && is_of_rank_program(line)) outcome_.rank_words = line;
-      on_line(line, stream.to == STDERR_FILENO);
-    }
-    begin = end + 1;
+  for (std::string_view left = text; !left.empty();) {
+    const std::string line(base::take_line(left));
+    if (line.empty()) continue;
+    if (outcome_.rank_words.empty() && is_of_rank_program(line)) outcome_.rank_words = line;
+    on_line(line, stream.to == STDERR_FILENO);
   }
 }
 

@@ -24,6 +24,7 @@
 #include "launcher/view/top.h"
 #include "launcher/watch/look.h"
 #include "runtime/base/io.h"
+#include "runtime/base/text.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/exit_code.h"
 
@@ -120,13 +121,10 @@ class TopSource {
     for (const std::string& path : logs.node_logs) {
       files_.skip_to_last(path, kLogTailBytes);
       const std::string text = files_.take_new(path, /*to_the_end=*/false, kLogTailBytes);
-      for (size_t begin = 0; begin < text.size();) {
-        const size_t end = std::min(text.find('\n', begin), text.size());
+      for (std::string_view left = text; !left.empty();) {
         LogLine line;
-        if (parse_log_line(std::string_view(text).substr(begin, end - begin), line) && !line.text.empty()) {
+        if (parse_log_line(base::take_line(left), line) && !line.text.empty())
           last_lines_[line.global_rank] = std::move(line.text);
-        }
-        begin = end + 1;
       }
     }
     for (const auto& [rank, segments] : logs.segments) {

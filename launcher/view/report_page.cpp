@@ -12,6 +12,7 @@
 #include "launcher/view/report_series.h"
 #include "launcher/view/svg_chart.h"
 #include "runtime/base/json_fields.h"
+#include "runtime/base/text.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -27,11 +28,8 @@ std::string element(const char* name, const std::string& text, const char* class
 // Returns a text with its lines kept.
 std::string preformatted(const std::string& text) {
   std::string out;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    out += xml_text(text.substr(begin, end - begin)) + "\n";
-    begin = end + 1;
-  }
+  for (std::string_view left = text; !left.empty();)
+    out += xml_text(std::string(base::take_line(left))) + "\n";
   return "<pre>" + out + "</pre>\n";
 }
 
@@ -383,14 +381,12 @@ std::string for_script(std::string json) {
 std::vector<SpecEntry> spec_entries(const std::string& toml) {
   std::vector<SpecEntry> entries;
   std::string table;
-  const auto trimmed = [](const std::string& text) {
+  const auto trimmed = [](std::string_view text) {
     const size_t begin = text.find_first_not_of(" \t\r"), end = text.find_last_not_of(" \t\r");
-    return begin == std::string::npos ? std::string() : text.substr(begin, end - begin + 1);
+    return std::string(begin == text.npos ? "" : text.substr(begin, end - begin + 1));
   };
-  for (size_t begin = 0; begin < toml.size();) {
-    const size_t end = std::min(toml.find('\n', begin), toml.size());
-    const std::string line = trimmed(toml.substr(begin, end - begin));
-    begin = end + 1;
+  for (std::string_view left = toml; !left.empty();) {
+    const std::string line = trimmed(base::take_line(left));
     if (line.empty() || line[0] == '#') continue;
     const size_t equals = line.find('=');
     const bool in_list =

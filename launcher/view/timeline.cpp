@@ -12,6 +12,7 @@
 
 #include "launcher/view/progress.h"
 #include "runtime/base/json_fields.h"
+#include "runtime/base/text.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/record/run_lines.h"

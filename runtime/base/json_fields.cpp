@@ -165,11 +165,4 @@ Result<void> read_json(std::string_view text, std::string_view document,
   return {};
 }
 
-std::string_view take_line(std::string_view& text) {
-  const size_t end = std::min(text.find('\n'), text.size());
-  const std::string_view line = text.substr(0, end);
-  text.remove_prefix(std::min(end + 1, text.size()));
-  return line;
-}
-
 }  // namespace shardrun::base

@@ -241,7 +241,4 @@ Result<T> parse_fields(std::string_view text, std::string_view document) {
   return value;
 }
 
-// Takes the first line off `text` and returns it without its newline.
-std::string_view take_line(std::string_view& text);
-
 }  // namespace shardrun::base

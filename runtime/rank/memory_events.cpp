@@ -4,17 +4,10 @@
 
 #include "runtime/base/allowance.h"
 #include "runtime/base/io.h"
+#include "runtime/base/text.h"
 
 namespace shardrun::rank {
 namespace {
-
-// Takes the first line off `text` and returns it without its end.
-std::string_view take_line(std::string_view& text) {
-  const size_t end = text.find('\n');
-  const std::string_view line = text.substr(0, end);
-  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  return line;
-}
 
 std::optional<int64_t> read_kills(const std::string& path) {
   const auto text = base::read_file(path, /*limit_bytes=*/4096);
@@ -32,7 +25,7 @@ std::string memory_events_path(std::string_view cgroups, const std::string& root
 std::optional<int64_t> oom_kills(std::string_view text) {
   constexpr std::string_view kName = "oom_kill ";
   while (!text.empty()) {
-    const std::string_view line = take_line(text);
+    const std::string_view line = base::take_line(text);
     if (!line.starts_with(kName)) continue;
     int64_t count = 0;
     const auto [end, failure] = std::from_chars(line.data() + kName.size(), line.data() + line.size(), count);

@@ -12,6 +12,7 @@
 #include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
 #include "runtime/base/shared_folder.h"
+#include "runtime/base/text.h"
 
 namespace shardrun::record {
 

@@ -6,6 +6,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
+#include "runtime/base/text.h"
 
 namespace shardrun::record {
 

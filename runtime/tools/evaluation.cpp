@@ -10,6 +10,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
+#include "runtime/base/text.h"
 #include "runtime/base/visible.h"
 #include "runtime/trainer/generate/decoder.h"
 #include "runtime/trainer/generate/sampling.h"
@@ -104,9 +105,7 @@ class TaskReader {
     std::vector<Task> tasks;
     int64_t number = 0;
     for (std::string_view rest = text; !rest.empty();) {
-      const size_t end = std::min(rest.find('\n'), rest.size());
-      const std::string_view line = rest.substr(0, end);
-      rest.remove_prefix(std::min(rest.size(), end + 1));
+      const std::string_view line = base::take_line(rest);
       ++number;
       if (trimmed(line).empty()) continue;
       auto task = task_of(line);

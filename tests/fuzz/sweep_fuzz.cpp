@@ -8,8 +8,8 @@
 
 #include "launcher/plan/grid.h"
 #include "launcher/plan/scale.h"
-#include "runtime/base/json_fields.h"
 #include "runtime/base/result.h"
+#include "runtime/base/text.h"
 #include "runtime/spec/job_spec.h"
 
 using namespace shardrun;

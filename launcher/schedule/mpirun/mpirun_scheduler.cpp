@@ -11,6 +11,7 @@
 
 #include "launcher/schedule/step_command.h"
 #include "runtime/base/io.h"
+#include "runtime/base/text.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -85,9 +86,7 @@ class MpirunScheduler : public Scheduler {
 std::vector<std::string> parse_host_file(std::string_view text) {
   std::vector<std::string> hosts;
   while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+    std::string_view line = base::take_line(text);
     line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
     const std::string host(line.substr(0, line.find_first_of(" \t\r#:")));
     if (!host.empty() && std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);

@@ -3,11 +3,11 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -16,6 +16,7 @@
 #include "launcher/schedule/step_command.h"
 #include "runtime/base/command.h"
 #include "runtime/base/say.h"
+#include "runtime/base/text.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/container_runtime.h"
 #include "runtime/contract/rank_env.h"
@@ -27,13 +28,10 @@ using base::Code;
 using base::Error;
 using base::Result;
 
-std::vector<std::string> lines_of(const std::string& text) {
+std::vector<std::string> lines_of(std::string_view text) {
   std::vector<std::string> lines;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    if (end > begin) lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  while (!text.empty())
+    if (const std::string_view line = base::take_line(text); !line.empty()) lines.emplace_back(line);
   return lines;
 }
 

@@ -12,6 +12,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
 #include "runtime/record/token_file_format.h"
 #include "runtime/trainer/data/tokenizer_kinds.h"
 
@@ -87,13 +88,11 @@ class WordPieceTokenizer final : public Tokenizer {
   Result<void> load(const std::string& path, const std::string& vocabulary, const Settings& settings) {
     settings_ = settings;
     int32_t id = 0;
-    for (size_t begin = 0; begin < vocabulary.size(); ++id) {
-      const size_t end = std::min(vocabulary.find('\n', begin), vocabulary.size());
-      std::string_view piece(vocabulary.data() + begin, end - begin);
+    for (std::string_view left = vocabulary; !left.empty(); ++id) {
+      std::string_view piece = base::take_line(left);
       if (piece.ends_with('\r')) piece.remove_suffix(1);
       const bool continues = piece.size() > 2 && piece.starts_with("##");
       (continues ? inner_ : first_).insert_or_assign(std::string(continues ? piece.substr(2) : piece), id);
-      begin = end + 1;
     }
     if (id > static_cast<int32_t>(record::kMaximumVocabulary))
       return Error(Code::kCorrupt, fmt::format("{} has {} lines, too many for a vocabulary", path, id));

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "runtime/base/io.h"
-#include "runtime/base/json_fields.h"
+#include "runtime/base/text.h"
 #include "runtime/contract/heartbeat.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/record/results.h"

@@ -1,0 +1,19 @@
+// Small things that many places do with texts.
+//
+// Thread rule: pure.
+#pragma once
+
+#include <algorithm>
+#include <string_view>
+
+namespace shardrun::base {
+
+// Takes the first line off `text` and returns it without its newline.
+inline std::string_view take_line(std::string_view& text) {
+  const size_t end = std::min(text.find('\n'), text.size());
+  const std::string_view line = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return line;
+}
+
+}  // namespace shardrun::base
