@@ -21,6 +21,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/contract/rank_env.h"
+
 namespace shardrun::launcher {
 namespace {
 
@@ -32,11 +34,6 @@ using base::Result;
 constexpr std::string_view kOutsideOfContainers = "pid:[4026531836]";
 
 constexpr std::string_view kLockName = "conductor.lock", kHeld = "held", kReleased = "released";
-
-std::string this_host() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
-}
 
 // Returns the word that is all of a file; "-" where there is none.
 std::string word_in(const std::string& path) {
@@ -97,7 +94,7 @@ LockHolder this_holder(const record::LaunchPlan& plan) {
   const char* job = std::getenv("SLURM_JOB_ID");
   const char* starts = std::getenv("SLURM_RESTART_COUNT");
   LockHolder holder;
-  holder.host = this_host();
+  holder.host = contract::host_name();
   holder.pid = ::getpid();
   holder.start_time = process_start_time(holder.pid).value_or(0);
   holder.run_id = plan.id;
@@ -148,7 +145,7 @@ std::string describe(const LockHolder& holder) {
 }
 
 Life life_of(const LockHolder& holder) {
-  if (holder.host != this_host()) return Life::kUnknown;
+  if (holder.host != contract::host_name()) return Life::kUnknown;
   const std::string our_namespace = this_pid_namespace();
   if (!holder.boot_id.empty() && holder.boot_id != this_boot()) {
     // The machine was started again; but two machines, or containers on them, may have one host name.

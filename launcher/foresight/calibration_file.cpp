@@ -1,7 +1,5 @@
 #include "launcher/foresight/calibration_file.h"
 
-#include <unistd.h>
-
 #include <fmt/format.h>
 
 #include "launcher/forecast/memory.h"
@@ -11,6 +9,7 @@
 #include "launcher/runs/common.h"
 #include "runtime/base/io.h"
 #include "runtime/base/state_folder.h"
+#include "runtime/contract/rank_env.h"
 #include "runtime/plan/mesh.h"
 #include "runtime/plan/model/network.h"
 
@@ -20,11 +19,6 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
-
-std::string this_host() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
-}
 
 constexpr const char* kOfCpus = "shardrun calibrate measures CPUs, the job computes on GPUs";
 
@@ -70,7 +64,7 @@ Result<std::string> calibration_path(const spec::JobSpec& spec) {
     return path + ".calibration.toml";
   }
   ASSIGN_OR_RETURN(auto folder, base::state_folder());
-  std::string name = this_host();
+  std::string name = contract::host_name();
   if (wants_slurm(spec))
     name = spec.resources.partition.empty() ? "slurm" : "slurm-" + spec.resources.partition;
   return fmt::format("{}/calibration/{}.toml", folder, name);

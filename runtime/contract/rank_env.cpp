@@ -54,11 +54,6 @@ Result<int64_t> number(const EnvironmentLookup& lookup, const std::string& name,
   return value;
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
-}
-
 // Reads the number of `node_index` from SLURM_TASKS_PER_NODE, such as "2(x4)" or "2,1".
 Result<int64_t> slurm_local_world_size(const EnvironmentLookup& lookup, int node_index) {
   const std::string name =
@@ -128,6 +123,11 @@ EnvironmentLookup process_environment() {
     const char* value = std::getenv(name.c_str());
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   };
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
 }
 
 Result<RankEnv> read_rank_env(const EnvironmentLookup& lookup) {

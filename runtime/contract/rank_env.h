@@ -61,6 +61,8 @@ struct RankEnv {
 // Looks a variable up; nullopt if it is unset. Production code passes the process environment.
 using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
 EnvironmentLookup process_environment();
+// Returns the name of this machine; "localhost" where it has none.
+std::string host_name();
 
 // Errors: kInvalid, which names the variable that is missing or not a number in range, and who should have set it.
 Result<RankEnv> read_rank_env(const EnvironmentLookup& lookup);

@@ -23,6 +23,7 @@
 #include "runtime/base/io.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/contract/rank_env.h"
 #include "runtime/contract/sealed_lines.h"
 
 extern char** environ;
@@ -41,12 +42,6 @@ constexpr milliseconds kLastWordsTime{350};
 constexpr milliseconds kHangTime{5000};
 // How often orphans of the ranks are looked for; they wait as zombies until then.
 constexpr milliseconds kOrphanTime{5000};
-
-std::string host_name() {
-  char name[256] = {};
-  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
-  return name;
-}
 
 // The variables of one rank; later ones win over earlier ones.
 class Environment {
@@ -290,7 +285,7 @@ class LocalStep {
 class LocalScheduler final : public Scheduler {
  public:
   Result<std::vector<std::string>> nodes(const record::LaunchPlan&) override {
-    return std::vector<std::string>{host_name()};
+    return std::vector<std::string>{contract::host_name()};
   }
 
   Result<StepOutcome> run(const StepRequest& request) override {
