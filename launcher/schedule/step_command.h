@@ -77,7 +77,8 @@ class StepCommand {
   StepOutcome outcome_;
 };
 
-// Returns what a step's ranks find in their environment (runtime/contract/rank_env.h); `launcher` starts them, "srun" or "mpirun".
+// Returns what a step's ranks find in their environment (runtime/contract/rank_env.h); `launcher` starts them, "shardrun",
+// "srun" or "mpirun".
 std::map<std::string, std::string> step_environment(const StepRequest& request, const std::string& launcher);
 
 }  // namespace shardrun::launcher

@@ -39,8 +39,8 @@ inline constexpr const char* kSlurmJobSpecVariable = "SLURM_SPANK__SLURM_SPANK_O
 // still save: its supervisor ends with 0 then, once the rank's exit file says how it was.
 inline constexpr const char* kStoppedIsDoneVariable = "SHARDRUN_STOPPED_IS_DONE";
 
-// The variable by which a scheduler says whose variables tell a rank who it is: "srun" or "mpirun". Where that is not said they
-// are shardrun's own, srun's or mpirun's, the first that are set; a rank of mpirun may have inherited those of an srun around it.
+// The variable by which a scheduler says whose variables tell a rank who it is: "shardrun", "srun" or "mpirun". Where that is not
+// said they are the first of these that are set; a rank of mpirun may have inherited those of an srun around it.
 inline constexpr const char* kRanksByVariable = "SHARDRUN_RANKS_BY";
 
 struct RankEnv {

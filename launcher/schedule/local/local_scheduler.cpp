@@ -17,6 +17,7 @@
 #include "launcher/schedule/local/pmix_server.h"
 #include "launcher/schedule/local/spawn.h"
 #include "launcher/schedule/local/temporary_directory.h"
+#include "launcher/schedule/step_command.h"
 #include "launcher/schedule/stop_words.h"
 #include "runtime/base/allowance.h"
 #include "runtime/base/descendants.h"
@@ -79,11 +80,7 @@ class Environment {
 
 Environment job_environment(const StepRequest& request, int world_size) {
   Environment environment;
-  environment.set("SHARDRUN_RUN_DIR", request.plan->run_directory);
-  environment.set("SHARDRUN_ATTEMPT", std::to_string(request.attempt));
-  environment.set("SHARDRUN_MASTER_ADDR", request.master_addr);
-  environment.set("SHARDRUN_MASTER_PORT", std::to_string(request.master_port));
-  environment.set("SHARDRUN_LAUNCH_TIME", fmt::format("{:.6f}", request.launch_time));
+  for (const auto& [name, value] : step_environment(request, "shardrun")) environment.set(name, value);
   if (request.spec->fault_tolerance.conductor_timeout.count() == 0)
     environment.set("SHARDRUN_LAUNCHER_PID", std::to_string(::getpid()));
   environment.set("SHARDRUN_NODE_INDEX", "0");
