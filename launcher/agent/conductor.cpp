@@ -381,8 +381,7 @@ class Conductor {
   }
 
   Result<void> begin(Attempt& attempt) {
-    ASSIGN_OR_RETURN(auto number, directory_.begin_attempt());
-    attempt.number = number;
+    ASSIGN_OR_RETURN(attempt.number, directory_.begin_attempt());
     record_ = begin_record(request_, paths_, attempt.number);
     settle(attempt);
     RETURN_IF_ERROR(write_record());

@@ -122,8 +122,7 @@ class Gate {
       facts.found[node] = std::move(*found);
     }
     if (const auto text = base::read_file(folder + "/measured.json")) {
-      ASSIGN_OR_RETURN(auto measured, record::parse_measurement(*text));
-      facts.measured = std::move(measured);
+      ASSIGN_OR_RETURN(facts.measured, record::parse_measurement(*text));
     }
     const bool nobody = facts.found.empty() && facts.exits.empty() && !outcome_.stop_signal;
     if (nobody && !facts.scheduler_words.empty()) return Error(Code::kIo, facts.scheduler_words);

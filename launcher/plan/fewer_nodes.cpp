@@ -56,8 +56,7 @@ Result<LaunchPlan> plan_on_nodes(const JobSpec& spec, const LaunchPlan& original
   same_step.batch.global_batch = original.batch.global_batch;
   same_step.batch.gradient_accumulation.reset();
   same_step.batch.scaling = spec::Scaling::kStrong;
-  ASSIGN_OR_RETURN(auto batch, solve_batch(same_step, mesh.readers()));
-  plan.batch = batch;
+  ASSIGN_OR_RETURN(plan.batch, solve_batch(same_step, mesh.readers()));
   return plan;
 }
 

@@ -214,8 +214,7 @@ Result<PlanContext> plan_context(const spec::JobSpec& spec, const Installation& 
   context.plugin_directory = installed.plugin_directory;
   context.overrides = overrides;
   if (compiles_by_command(spec)) {
-    ASSIGN_OR_RETURN(auto cache, contract::compile_cache_folder(spec, context.working_directory));
-    context.cache = std::move(cache);
+    ASSIGN_OR_RETURN(context.cache, contract::compile_cache_folder(spec, context.working_directory));
   }
   return context;
 }

@@ -114,8 +114,7 @@ void note_lost_conductor(const record::RunDir& run, RunState& state) {
 // As look_at(); without `ask`, Slurm is not asked.
 base::Result<RunState> look_with(const record::RunDir& run, const AskSlurm& ask) {
   RunState state;
-  ASSIGN_OR_RETURN(auto plan, read_plan(run));
-  state.plan = std::move(plan);
+  ASSIGN_OR_RETURN(state.plan, read_plan(run));
   auto record = find_record(run);
   // A run without one has not begun; one that cannot be read is not one that is not there.
   if (!record && record.error().code() != base::Code::kNotFound) return std::move(record).error();

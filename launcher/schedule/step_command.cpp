@@ -36,8 +36,7 @@ bool is_of_rank_program(const std::string& line) {
 
 base::Result<StepOutcome> StepCommand::run(const std::vector<std::string>& argv,
                                            const std::map<std::string, std::string>& environment) {
-  ASSIGN_OR_RETURN(auto spawned, base::spawn_command(argv, environment, false));
-  command_ = std::move(spawned);
+  ASSIGN_OR_RETURN(command_, base::spawn_command(argv, environment, false));
   out_ = {STDOUT_FILENO, "", true};
   err_ = {STDERR_FILENO, "", true};
   watch();

@@ -145,8 +145,7 @@ Result<void> work_in_snapshot(Prepared& job) {
   ASSIGN_OR_RETURN(auto folder, TemporaryDirectory::make());
   ASSIGN_OR_RETURN(auto snapshot, take_snapshot(job.spec, job.plan.working_directory, folder.path()));
   warn(snapshot.warnings);
-  ASSIGN_OR_RETURN(auto inside, unpack_snapshot(snapshot, code));
-  job.plan.working_directory = std::move(inside);
+  ASSIGN_OR_RETURN(job.plan.working_directory, unpack_snapshot(snapshot, code));
   return {};
 }
 

@@ -48,8 +48,7 @@ base::Result<CodeFolder> take_code(const spec::JobSpec& spec, const SubmitOption
   RETURN_IF_ERROR(taken);
   warn(taken->warnings);
   CodeFolder code;
-  ASSIGN_OR_RETURN(auto inside, unpack_snapshot(*taken, folder));
-  code.directory = std::move(inside);
+  ASSIGN_OR_RETURN(code.directory, unpack_snapshot(*taken, folder));
   code.snapshot = std::move(taken).value();
   return code;
 }

@@ -49,11 +49,9 @@ Result<std::vector<Assignments>> read_runs(const SweepOptions& options) {
   std::vector<Assignments> runs;
   if (!options.list.empty()) {
     ASSIGN_OR_RETURN(auto text, base::read_file(options.list, /*limit_bytes=*/1 << 20));
-    ASSIGN_OR_RETURN(auto listed, parse_list(text, options.list));
-    runs = std::move(listed);
+    ASSIGN_OR_RETURN(runs, parse_list(text, options.list));
   } else {
-    ASSIGN_OR_RETURN(auto combined, parse_grid(options.grid));
-    runs = std::move(combined);
+    ASSIGN_OR_RETURN(runs, parse_grid(options.grid));
   }
   RETURN_IF_ERROR(check_assignments(runs));
   return runs;

@@ -23,8 +23,8 @@ Result<record::LaunchPlan> solve(const spec::JobSpec& spec, const Step& step,
   context.scheduler = "slurm";
   context.working_directory = step.working_directory;
   if (launcher::compiles_by_command(spec)) {
-    ASSIGN_OR_RETURN(auto cache, contract::compile_cache_folder(spec, step.working_directory, environment));
-    context.cache = std::move(cache);
+    ASSIGN_OR_RETURN(context.cache,
+                     contract::compile_cache_folder(spec, step.working_directory, environment));
   }
   return launcher::solve_launch_plan(spec, context);
 }
@@ -92,8 +92,7 @@ Result<Task> prepare_task(const std::string& path, const Step& step,
   env.attempt = static_cast<int>(step.restarts);
 
   Task task;
-  ASSIGN_OR_RETURN(auto variables, contract::command_environment(env, plan, spec, environment));
-  task.variables = std::move(variables);
+  ASSIGN_OR_RETURN(task.variables, contract::command_environment(env, plan, spec, environment));
   task.variables["SHARDRUN_ATTEMPT"] = std::to_string(env.attempt);
   task.variables["SHARDRUN_MASTER_ADDR"] = env.master_addr;
   task.variables["SHARDRUN_MASTER_PORT"] = std::to_string(env.master_port);

@@ -289,8 +289,7 @@ class LocalScheduler final : public Scheduler {
     if (!directory_) {
       ASSIGN_OR_RETURN(auto directory, TemporaryDirectory::make());
       directory_.emplace(std::move(directory));
-      ASSIGN_OR_RETURN(auto server, PmixServer::start(directory_->path()));
-      server_ = std::move(server);
+      ASSIGN_OR_RETURN(server_, PmixServer::start(directory_->path()));
     }
     ASSIGN_OR_RETURN(auto reaper, base::DescendantReaper::start());
     PmixJob job;

@@ -178,9 +178,8 @@ Result<void> prepare_run(SubmitRequest& request, const std::string& id, const st
     ASSIGN_OR_RETURN(request.plan.identity, contract::new_run_identity());
   }
   if (request.code) {
-    ASSIGN_OR_RETURN(auto inside,
+    ASSIGN_OR_RETURN(request.plan.working_directory,
                      unpack_snapshot(*request.code, record::RunDir{request.plan.run_directory}.code()));
-    request.plan.working_directory = std::move(inside);
   }
   return write_run_directory(request, script);
 }
@@ -292,8 +291,7 @@ Result<Chain> submit_chain(SubmitRequest first, SubmitRequest second) {
         chain.first = first.plan;
         second.after = job;
         second.plan.precompile_run = first.plan.run_directory;
-        ASSIGN_OR_RETURN(auto waiting, submit_job(std::move(second)));
-        chain.second = std::move(waiting);
+        ASSIGN_OR_RETURN(chain.second, submit_job(std::move(second)));
         return {};
       });
   RETURN_IF_ERROR(submitted);
