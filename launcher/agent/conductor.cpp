@@ -55,9 +55,7 @@ void tell(std::string_view line) {
 std::optional<record::PrecompileNote> precompile_note(const record::LaunchPlan& plan) {
   if (plan.precompile_run.empty()) return std::nullopt;
   record::PrecompileNote note{plan.precompile_run, std::nullopt};
-  const auto text = base::read_file(record::RunDir{plan.precompile_run}.record_json());
-  if (!text) return note;
-  const auto record = record::parse_run_record(*text);
+  const auto record = record::read_record({plan.precompile_run});
   if (record && !record->attempts.empty() && record->attempts.back().ended)
     note.seconds = *record->attempts.back().ended - record->attempts.back().started;
   return note;
@@ -65,9 +63,7 @@ std::optional<record::PrecompileNote> precompile_note(const record::LaunchPlan& 
 
 // Returns the attempts of this run before the next one.
 std::vector<record::Attempt> attempts_so_far(const record::RunDir& paths) {
-  const auto text = base::read_file(paths.record_json());
-  if (!text) return {};
-  auto record = record::parse_run_record(*text);
+  auto record = read_record(paths);
   return record ? std::move(record->attempts) : std::vector<record::Attempt>{};
 }
 
@@ -361,8 +357,7 @@ class Conductor {
     attempt.paths = paths_;
     attempt.number = directory_.attempt();
     attempt.is_taken_over = true;
-    ASSIGN_OR_RETURN(const auto text, base::read_file(paths_.record_json()));
-    ASSIGN_OR_RETURN(record_, record::parse_run_record(text));
+    ASSIGN_OR_RETURN(record_, read_record(paths_));
     auto plan = base::read_file(paths_.attempt_plan(attempt.number));
     const bool has_ranks = ::access(paths_.watch_json(attempt.number).c_str(), F_OK) == 0;
     if (record_.attempts.empty() || record_.attempts.back().number != attempt.number ||

@@ -49,15 +49,14 @@ Result<RunDirectory> RunDirectory::claim(const record::LaunchPlan& plan, std::st
 
 // The number of a job may come again, and a spec can be that of another run; nobody has the identity twice.
 Result<void> RunDirectory::check_identity(const record::LaunchPlan& plan) const {
-  const auto text = base::read_file(paths_.plan_json());
-  if (!text && text.error().code() == Code::kNotFound) return {};
-  RETURN_IF_ERROR(text);
-  ASSIGN_OR_RETURN(const auto before, record::parse_launch_plan(*text));
-  if (before.identity.empty() || plan.identity.empty() || before.identity == plan.identity) return {};
+  const auto before = read_plan(paths_);
+  if (!before && before.error().code() == Code::kNotFound) return {};
+  RETURN_IF_ERROR(before);
+  if (before->identity.empty() || plan.identity.empty() || before->identity == plan.identity) return {};
   return Error(Code::kRefused,
                fmt::format("{}: holds another run, {}, though it has the same job.toml; choose another run "
                            "directory, or go on with that one: shardrun resume {}",
-                           paths_.root, before.id, paths_.root));
+                           paths_.root, before->id, paths_.root));
 }
 
 Result<RunDirectory> RunDirectory::take_over(const record::LaunchPlan& plan, std::string_view spec_text) {

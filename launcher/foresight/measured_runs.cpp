@@ -7,7 +7,6 @@
 
 #include "launcher/foresight/earlier_runs.h"
 #include "launcher/foresight/question.h"
-#include "runtime/base/io.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/record/run_record.h"
 
@@ -66,15 +65,14 @@ Result<Said> said_in_line(const PlanOptions& options, const std::string& text) {
 }
 
 Result<Said> said_by_run(const std::string& directory) {
-  ASSIGN_OR_RETURN(const auto plan_text, base::read_file(directory + "/plan.json"));
-  ASSIGN_OR_RETURN(const auto plan, record::parse_launch_plan(plan_text));
-  ASSIGN_OR_RETURN(const auto record_text, base::read_file(directory + "/record.json"));
-  ASSIGN_OR_RETURN(const auto record, record::parse_run_record(record_text));
+  const record::RunDir run{directory};
+  ASSIGN_OR_RETURN(const auto plan, read_plan(run));
+  ASSIGN_OR_RETURN(const auto record, read_record(run));
   if (!record.metrics || record.metrics->tokens_per_second <= 0.0)
     return Error(Code::kInvalid, "its record has no rate; take a run that trained");
   Said said;
   said.tokens_per_second = record.metrics->tokens_per_second;
-  ASSIGN_OR_RETURN(said.loaded, load_prepared_spec(directory + "/job.toml", plan.overrides));
+  ASSIGN_OR_RETURN(said.loaded, load_prepared_spec(run.job_toml(), plan.overrides));
   if (said.loaded.spec.resources.device == spec::DeviceKind::kCpu)
     return Error(Code::kInvalid, "it trained on CPUs, and predictions are of accelerators; take another run");
   ASSIGN_OR_RETURN(const auto instance, machine_of(said.loaded.spec));

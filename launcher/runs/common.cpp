@@ -14,11 +14,11 @@
 
 #include "launcher/plan/precompile.h"
 #include "launcher/view/terminal.h"
-#include "runtime/base/io.h"
 #include "runtime/base/say.h"
 #include "runtime/base/trust.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/compile_cache.h"
+#include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/rank_env.h"
 
@@ -293,12 +293,10 @@ Result<record::RunDir> find_run(const std::string& name, const CommonOptions& co
 
 // The folder that a run keeps its checkpoints in.
 static Result<std::string> checkpoints_of(const record::RunDir& run) {
-  ASSIGN_OR_RETURN(const auto plan, read_plan(run));
-  const auto spec = spec::load_job_spec(run.job_toml(), plan.overrides);
-  if (!spec) return spec.error();
-  const std::string& directory = spec->checkpoint.directory;
-  if (directory.empty()) return run.checkpoints();
-  return (fs::path(plan.working_directory) / directory).string();
+  ASSIGN_OR_RETURN(auto plan, read_plan(run));
+  ASSIGN_OR_RETURN(const auto spec, spec::load_job_spec(run.job_toml(), plan.overrides));
+  plan.run_directory = run.root;  // it may have been moved since
+  return contract::checkpoint_directory(spec, plan);
 }
 
 Result<std::string> find_checkpoints(const std::string& name, const CommonOptions& common) {
@@ -310,20 +308,6 @@ Result<std::string> find_checkpoints(const std::string& name, const CommonOption
   if (run) return checkpoints_of(*run);
   if (fs::is_directory(name, ignored)) return name;
   return std::move(run).error();
-}
-
-Result<record::RunRecord> read_record(const record::RunDir& run) {
-  ASSIGN_OR_RETURN(auto text, base::read_file(run.record_json()));
-  auto record = record::parse_run_record(text);
-  if (!record) return std::move(record).error().context(run.record_json());
-  return record;
-}
-
-Result<record::LaunchPlan> read_plan(const record::RunDir& run) {
-  ASSIGN_OR_RETURN(auto text, base::read_file(run.plan_json()));
-  auto plan = record::parse_launch_plan(text);
-  if (!plan) return std::move(plan).error().context(run.plan_json());
-  return plan;
 }
 
 Result<spec::JobSpec> read_job(const record::RunDir& run) {

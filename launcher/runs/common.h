@@ -100,8 +100,6 @@ base::Result<std::string> find_checkpoints(const std::string& name, const Common
 std::vector<record::RunDir> all_runs(const CommonOptions& common);
 // Returns how many folders below the runs directory are closed to us. kIo: it is itself.
 base::Result<int> count_closed_runs(const CommonOptions& common);
-base::Result<record::RunRecord> read_record(const record::RunDir& run);
-base::Result<record::LaunchPlan> read_plan(const record::RunDir& run);
 // The job of a run, as its plan has it.
 base::Result<spec::JobSpec> read_job(const record::RunDir& run);
 

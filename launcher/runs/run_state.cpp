@@ -52,7 +52,7 @@ void ask_about(RunState& state, const AskSlurm& ask) {
 // The record of a run that never started because its compile job did not end well; nullopt when that is not so.
 std::optional<RunRecord> blocked_by_compile_job(const record::LaunchPlan& plan) {
   if (plan.precompile_run.empty()) return std::nullopt;
-  const auto compile = read_record({plan.precompile_run});
+  const auto compile = record::read_record({plan.precompile_run});
   if (!compile || compile->status == RunStatus::kRunning || compile->status == RunStatus::kCompleted)
     return std::nullopt;
   RunRecord record;

@@ -264,9 +264,8 @@ Result<std::optional<TopSource::Seen>> show_on_screen(TopSource& source, const T
 
 Result<int> top(const std::string& run_name, const CommonOptions& common) {
   ASSIGN_OR_RETURN(auto run, find_run(run_name, common));
-  ASSIGN_OR_RETURN(auto plan, read_plan(run));
-  ASSIGN_OR_RETURN(auto loaded, load_prepared_spec(run.job_toml(), plan.overrides));
-  TopSource source(run, loaded.spec);
+  ASSIGN_OR_RETURN(const auto job, read_job(run));
+  TopSource source(run, job);
   const Terminal kind = look_at_terminal(STDOUT_FILENO, contract::process_environment());
   const bool terminal = kind.moves && ::isatty(STDIN_FILENO) == 1 && !common.json;
   if (terminal) {

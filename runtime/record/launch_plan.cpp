@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
 
 namespace shardrun::record {
@@ -58,6 +59,13 @@ std::string to_json(const LaunchPlan& plan) {
 Result<LaunchPlan> parse_launch_plan(std::string_view text) {
   auto plan = base::parse_fields<LaunchPlan>(text, "plan.json");
   if (plan) RETURN_IF_ERROR(check_sizes(*plan));
+  return plan;
+}
+
+Result<LaunchPlan> read_plan(const RunDir& run) {
+  ASSIGN_OR_RETURN(const auto text, base::read_file(run.plan_json()));
+  auto plan = parse_launch_plan(text);
+  if (!plan) return std::move(plan).error().context(run.plan_json());
   return plan;
 }
 

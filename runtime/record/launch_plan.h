@@ -16,6 +16,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/plan/batch_plan.h"
+#include "runtime/record/run_dir.h"
 
 namespace shardrun::record {
 
@@ -27,7 +28,7 @@ struct LaunchPlan {
   std::string name;
   std::string id;             // the Slurm job id, or local-<time>-<pid>
   std::string identity;       // 32 random hexadecimal digits of the run; empty in plans of earlier versions
-  std::string scheduler;      // "local" or "slurm"
+  std::string scheduler;      // "local", "slurm" or "mpirun"
   std::string run_directory;  // absolute
   std::string working_directory;  // absolute; where relative paths of the spec start
   std::string rank_program;       // absolute path of shardrun-rank
@@ -51,5 +52,7 @@ struct LaunchPlan {
 std::string to_json(const LaunchPlan& plan);
 // kCorrupt with what is wrong; unknown members are ignored, a newer format_version is kUnsupported.
 Result<LaunchPlan> parse_launch_plan(std::string_view json);
+// Reads a run's plan.json. kNotFound, kIo; else as parse_launch_plan, with the file's path.
+Result<LaunchPlan> read_plan(const RunDir& run);
 
 }  // namespace shardrun::record

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
 
 namespace shardrun::record {
@@ -214,6 +215,13 @@ Result<RunRecord> parse_run_record(std::string_view text) {
   if (!record) return record;
   RETURN_IF_ERROR(check_world_size(record->world_size));
   for (const Attempt& attempt : record->attempts) RETURN_IF_ERROR(check_world_size(attempt.world_size));
+  return record;
+}
+
+Result<RunRecord> read_record(const RunDir& run) {
+  ASSIGN_OR_RETURN(const auto text, base::read_file(run.record_json()));
+  auto record = parse_run_record(text);
+  if (!record) return std::move(record).error().context(run.record_json());
   return record;
 }
 

@@ -1,7 +1,7 @@
 // RunRecord: record.json, the versioned account of one run, and the small files the ranks leave for it.
 //
-// The conductor (launcher/agent) owns record.json and replaces it atomically. Each rank's supervisor leaves
-// rank_<g>.exit.json; rank 0 of the trainer leaves summary.json. docs/formats.md has the fields.
+// The conductor (launcher/agent) owns record.json and replaces it atomically. Each rank's supervisor
+// leaves a line (exit_lines.h); rank 0 of the trainer leaves summary.json. docs/formats.md has the fields.
 //
 // Thread rule: plain values.
 #pragma once
@@ -18,6 +18,7 @@
 #include "runtime/plan/utilization.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/record/preflight.h"
+#include "runtime/record/run_dir.h"
 
 namespace shardrun::record {
 
@@ -151,6 +152,8 @@ std::string to_json(const TrainingMetrics& metrics);
 std::string to_line(const RankExit& exit);
 // kCorrupt with what is wrong; a newer format_version is kUnsupported.
 Result<RunRecord> parse_run_record(std::string_view json);
+// Reads a run's record.json. kNotFound, kIo; else as parse_run_record, with the file's path.
+Result<RunRecord> read_record(const RunDir& run);
 Result<RankExit> parse_rank_exit(std::string_view json);
 Result<TrainingMetrics> parse_training_metrics(std::string_view json);
 

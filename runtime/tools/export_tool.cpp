@@ -95,12 +95,10 @@ Result<ExportSummary> export_newest(const checkpoint::Store& store, const Export
 // What the run's directory says of it.
 Result<ExportedRun> read_run(const Options& options) {
   const record::RunDir run{options.run_directory};
-  ASSIGN_OR_RETURN(const auto record, base::read_file(run.record_json()));
-  ASSIGN_OR_RETURN(const auto plan, base::read_file(run.plan_json()));
   ExportedRun exported;
   exported.origin = options.origin;
-  ASSIGN_OR_RETURN(exported.record, record::parse_run_record(record));
-  ASSIGN_OR_RETURN(const auto launch, record::parse_launch_plan(plan));
+  ASSIGN_OR_RETURN(exported.record, read_record(run));
+  ASSIGN_OR_RETURN(const auto launch, read_plan(run));
   ASSIGN_OR_RETURN(exported.job, spec::load_job_spec(run.job_toml(), launch.overrides));
   return exported;
 }
