@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "launcher/watch/look.h"
-#include "runtime/base/io.h"
 #include "runtime/plan/rank_memory.h"
 #include "runtime/plan/utilization.h"
 #include "runtime/record/run_lines.h"
@@ -16,7 +15,6 @@ namespace {
 
 // How far back an event is looked for: some ten thousand steps.
 constexpr int64_t kFirstTailBytes = 64 << 10, kMostTailBytes = 16 << 20;
-constexpr int64_t kLargestWatchFile = 1 << 20;
 
 void keep_most(std::optional<double>& most, int64_t value) {
   if (value > 0) most = std::max(most.value_or(0.0), static_cast<double>(value));
@@ -25,10 +23,7 @@ void keep_most(std::optional<double>& most, int64_t value) {
 // What the ranks of a run hold now; nothing where its conductor does not answer.
 std::optional<double> resident_bytes(const record::RunDir& run, int attempt) {
   std::optional<double> most;
-  const auto text = base::read_file(run.watch_json(attempt), kLargestWatchFile);
-  const auto place = text ? contract::parse_watch_place(*text) : text.error();
-  if (!place) return most;
-  if (const auto sights = look_at_ranks(*place)) {
+  if (const auto sights = look_at_ranks(run, attempt)) {
     for (const contract::RankSight& sight : *sights)
       if (!sight.left) keep_most(most, sight.beat.resident_bytes);
   }

@@ -91,7 +91,7 @@ class TopSource {
 
   // What the conductor knows, or at least who takes part.
   void add_ranks(const RunState& state, const record::Attempt& attempt, TopView& view) {
-    auto sights = look_at_attempt(attempt.number);
+    const auto sights = look_at_ranks(run_, attempt.number);
     if (sights) {
       const auto first = trainer_ ? first_step_.of(run_.metrics_jsonl(), attempt.number) : std::nullopt;
       for (const contract::RankSight& sight : *sights) view.ranks.push_back(describe(sight, trainer_, first));
@@ -106,12 +106,6 @@ class TopSource {
                             .node = node < attempt.nodes.size() ? attempt.nodes[node] : "?",
                             .state = "?"});
     }
-  }
-
-  Result<std::vector<contract::RankSight>> look_at_attempt(int number) const {
-    ASSIGN_OR_RETURN(auto text, base::read_file(run_.watch_json(number), /*limit_bytes=*/1 << 20));
-    ASSIGN_OR_RETURN(auto place, contract::parse_watch_place(text));
-    return look_at_ranks(place);
   }
 
   void add_last_lines(const record::Attempt& attempt, TopView& view) {

@@ -135,4 +135,10 @@ Result<std::vector<contract::RankSight>> look_at_ranks(const contract::WatchPlac
   return last;
 }
 
+Result<std::vector<contract::RankSight>> look_at_ranks(const record::RunDir& run, int attempt) {
+  ASSIGN_OR_RETURN(const auto text, base::read_file(run.watch_json(attempt), /*limit_bytes=*/1 << 20));
+  ASSIGN_OR_RETURN(const auto place, contract::parse_watch_place(text));
+  return look_at_ranks(place);
+}
+
 }  // namespace shardrun::launcher

@@ -163,9 +163,7 @@ bool LocalJob::wait_for(const std::string& name, const std::string& text) const 
 
 bool LocalJob::wait_until_heard(int ranks) const {
   return becomes_true([&] {
-    const auto place = contract::parse_watch_place(file("attempt_0/watch.json"));
-    if (!place) return false;
-    const auto sights = launcher::look_at_ranks(*place);
+    const auto sights = launcher::look_at_ranks(record::RunDir{run_directory_}, /*attempt=*/0);
     return sights && std::count_if(sights->begin(), sights->end(),
                                    [](const contract::RankSight& sight) { return sight.heard; }) == ranks;
   });
