@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "runtime/base/command.h"
 #include "runtime/base/io.h"
 
 namespace shardrun::launcher {
@@ -36,9 +37,7 @@ base::Result<int> run_child_program(const std::vector<std::string>& argv, int st
                                     bool* stopped, const std::function<void()>& meanwhile) {
   constexpr int kLookMilliseconds = 500;
   SHARDRUN_CHECK(!argv.empty());
-  std::vector<char*> pointers;
-  for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
-  pointers.push_back(nullptr);
+  const std::vector<char*> pointers = base::pointers_to(argv);
   std::fflush(nullptr);
   const pid_t parent = ::getpid(), child = ::fork();
   if (child < 0) return base::errno_error(base::Code::kIo, "fork", errno);

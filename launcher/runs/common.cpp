@@ -14,6 +14,7 @@
 
 #include "launcher/plan/precompile.h"
 #include "launcher/view/terminal.h"
+#include "runtime/base/command.h"
 #include "runtime/base/say.h"
 #include "runtime/base/trust.h"
 #include "runtime/base/visible.h"
@@ -169,12 +170,10 @@ Result<Installation> find_installation() {
   return here;
 }
 
-Error become(std::vector<std::string> arguments) {
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  ::execvp(argv[0], argv.data());
-  return base::errno_error(Code::kIo, "starting " + arguments[0], errno);
+Error become(const std::vector<std::string>& argv, const std::string& otherwise) {
+  ::execvp(argv[0].c_str(), base::pointers_to(argv).data());
+  return otherwise.empty() ? base::errno_error(Code::kIo, "starting " + argv[0], errno)
+                           : base::errno_error(Code::kNotFound, otherwise, errno);
 }
 
 bool inside_allocation() {

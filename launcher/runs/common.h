@@ -61,8 +61,9 @@ struct Installation {
 // kRefused: others can change what ranks would run.
 base::Result<Installation> find_installation();
 
-// Becomes the program arguments[0], an absolute path or a name on PATH, with these arguments; returns only when that fails: kIo.
-base::Error become(std::vector<std::string> arguments);
+// Becomes the program argv[0], an absolute path or a name on PATH; returns only when that fails: kIo, or kNotFound with the words of
+// `otherwise`, which say what to do without it.
+base::Error become(const std::vector<std::string>& argv, const std::string& otherwise = "");
 
 // What runs `spec` from here: "slurm" (in an allocation, or when it asks for it), "mpirun" or "local".
 const char* scheduler_of(const spec::JobSpec& spec);

@@ -30,7 +30,7 @@ base::Result<int> data(const DataOptions& options, const CommonOptions& common) 
   if (common.json) arguments.emplace_back("--json");
   arguments.emplace_back("--");
   arguments.insert(arguments.end(), options.files.begin(), options.files.end());
-  return become(std::move(arguments));
+  return become(arguments);
 }
 
 }  // namespace

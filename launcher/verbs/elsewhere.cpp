@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -171,12 +170,8 @@ Result<int> run_elsewhere(const CommandLine& line) {
   std::vector<std::string> words = {line.remote.program};
   for (std::string& word : words_for_there(line.words)) words.push_back(std::move(word));
   const bool terminal = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
-  const std::vector<std::string> argv = ssh_command(line.remote, in_directory(line.remote, words), terminal);
-  std::vector<char*> pointers;
-  for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
-  pointers.push_back(nullptr);
-  ::execvp(pointers[0], pointers.data());
-  return base::errno_error(Code::kNotFound, "ssh cannot be run; install OpenSSH's client", errno);
+  return become(ssh_command(line.remote, in_directory(line.remote, words), terminal),
+                "ssh cannot be run; install OpenSSH's client");
 }
 
 Result<int> submit_elsewhere(const Submission& submission, const CommandLine& line) {

@@ -71,7 +71,7 @@ base::Result<int> export_weights(const ExportOptions& options, const CommonOptio
   if (options.adapter) arguments.emplace_back("--adapter");
   if (options.gguf) arguments.emplace_back("--gguf");
   if (common.json) arguments.emplace_back("--json");
-  if (options.push.empty()) return become(std::move(arguments));
+  if (options.push.empty()) return become(arguments);
   return export_and_push(arguments, options, common);
 }
 

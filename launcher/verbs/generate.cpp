@@ -45,7 +45,7 @@ base::Result<int> generate(const GenerateOptions& options, const CommonOptions& 
     if (!text.empty()) arguments.push_back(fmt::format("--{}={}", name, text));
   if (options.marks_in_text) arguments.emplace_back("--marks-in-text");
   if (common.json) arguments.emplace_back("--json");
-  return become(std::move(arguments));
+  return become(arguments);
 }
 
 }  // namespace

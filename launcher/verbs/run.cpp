@@ -199,16 +199,10 @@ std::vector<std::string> own_command(const RunOptions& options, const CommonOpti
 Result<int> run_through_salloc(const spec::JobSpec& spec, const RunOptions& options,
                                const Installation& installed, const CommonOptions& common) {
   RETURN_IF_ERROR(check_slurm_options_here(spec, "salloc"));
-  const std::vector<std::string> argv = salloc_command(spec, own_command(options, common, installed));
-  std::vector<char*> pointers;
-  for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
-  pointers.push_back(nullptr);
   for (const std::string& name : variables_against(spec, "SALLOC_")) ::unsetenv(name.c_str());
-  ::execvp(pointers[0], pointers.data());
-  return base::errno_error(base::Code::kNotFound,
-                           "the job asks for Slurm and salloc cannot be run; log in to a head node, or write "
-                           "--set cluster.scheduler=local",
-                           errno);
+  return become(salloc_command(spec, own_command(options, common, installed)),
+                "the job asks for Slurm and salloc cannot be run; log in to a head node, or write "
+                "--set cluster.scheduler=local");
 }
 
 // Not when it went before as a job of its own, nor before a restart, which finds the cache filled.

@@ -51,13 +51,6 @@ std::vector<std::string> merged_environment(const std::map<std::string, std::str
   return merged;
 }
 
-std::vector<char*> pointers_of(const std::vector<std::string>& words) {
-  std::vector<char*> pointers;
-  for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 // Appends what is there to `text`; returns false at the end of the stream.
 bool drain(int fd, std::string& text) {
   std::array<char, 16384> chunk;
@@ -83,6 +76,13 @@ std::string trimmed(std::string text) {
 }
 
 }  // namespace
+
+std::vector<char*> pointers_to(const std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
 
 Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
                                      const std::map<std::string, std::string>& environment, bool with_input,
@@ -113,7 +113,7 @@ Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
   const std::vector<std::string> variables = merged_environment(environment, without);
   SpawnedCommand child;
   const int failure = ::posix_spawnp(&child.pid, argv.front().c_str(), &actions, &attributes,
-                                     pointers_of(argv).data(), pointers_of(variables).data());
+                                     pointers_to(argv).data(), pointers_to(variables).data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (failure != 0) {

@@ -16,6 +16,9 @@
 
 namespace shardrun::base {
 
+// Returns words as exec takes them, with a null pointer behind the last. They must outlive it.
+std::vector<char*> pointers_to(const std::vector<std::string>& words);
+
 struct CommandOutput {
   std::string out, err;
   int status = 0;  // as waitpid() reports it

@@ -9,27 +9,16 @@
 
 #include <cerrno>
 
+#include "runtime/base/command.h"
+
 namespace shardrun::launcher {
 
 using base::Code;
 using base::Result;
 
-namespace {
-
-// Returns the words in the form that exec wants; the pointers point into `words`.
-std::vector<char*> pointers_to(const std::vector<std::string>& words) {
-  std::vector<char*> pointers;
-  pointers.reserve(words.size() + 1);
-  for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-}  // namespace
-
 Result<Process> start_process(const std::vector<std::string>& argv,
                               const std::vector<std::string>& environment) {
-  const std::vector<char*> variables = pointers_to(environment), arguments = pointers_to(argv);
+  const std::vector<char*> variables = base::pointers_to(environment), arguments = base::pointers_to(argv);
 
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_t actions;
