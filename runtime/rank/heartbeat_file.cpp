@@ -2,7 +2,7 @@
 
 #include <sys/stat.h>
 
-#include <system_error>
+#include "runtime/base/threads.h"
 
 namespace shardrun::rank {
 
@@ -17,22 +17,11 @@ HeartbeatFile::~HeartbeatFile() {
 
 bool HeartbeatFile::has_changed() {
   if (path_.empty()) return false;
-  if (!start_thread()) return look();
+  if (!base::start_thread(thread_, [this] { look_until_stopped(); })) return look();
   const std::lock_guard lock(mutex_);
   is_asked_ = true;
   asked_.notify_all();
   return std::exchange(changed_, false);
-}
-
-// False where the user may start no thread.
-bool HeartbeatFile::start_thread() {
-  if (thread_.joinable()) return true;
-  try {
-    thread_ = std::thread([this] { look_until_stopped(); });
-  } catch (const std::system_error&) {
-    // The caller looks.
-  }
-  return thread_.joinable();
 }
 
 void HeartbeatFile::look_until_stopped() {

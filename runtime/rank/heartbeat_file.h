@@ -27,7 +27,6 @@ class HeartbeatFile {
   bool has_changed();
 
  private:
-  bool start_thread();
   void look_until_stopped();
   bool look();
 

@@ -1,15 +1,14 @@
 #include "runtime/rank/rank_logs.h"
 
-#include <signal.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cctype>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "runtime/base/threads.h"
 #include "runtime/base/visible.h"
 
 namespace shardrun::rank {
@@ -45,21 +44,6 @@ RankLogs::~RankLogs() {
   if (thread_.joinable()) thread_.join();
 }
 
-// Our signals are the main thread's. False where the user may start no thread.
-bool RankLogs::start_thread() {
-  if (thread_.joinable()) return true;
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    thread_ = std::thread([this] { file_until_stopped(); });
-  } catch (const std::system_error&) {
-    // The caller files.
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread_.joinable();
-}
-
 void RankLogs::file(const Piece& piece) {
   if (piece.stream)
     files_.write(*piece.stream, piece.bytes, piece.unix_milliseconds);
@@ -93,7 +77,7 @@ void RankLogs::file_until_stopped() {
 }
 
 void RankLogs::add(Piece piece) {
-  if (!start_thread()) return file(piece);
+  if (!base::start_thread(thread_, [this] { file_until_stopped(); })) return file(piece);
   {
     const std::lock_guard lock(mutex_);
     waiting_bytes_ += piece.bytes.size();

@@ -62,7 +62,6 @@ class RankLogs {
   void add(Piece piece);
   void write_clean(Stream stream, std::string_view bytes);
   void file(const Piece& piece);
-  bool start_thread();
   void file_until_stopped();
 
   contract::RankEnv env_;

@@ -19,7 +19,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -27,6 +26,7 @@
 
 #include "runtime/base/descendants.h"
 #include "runtime/base/io.h"
+#include "runtime/base/threads.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/rank/guard.h"
@@ -389,12 +389,7 @@ class Supervisor {
     };
     exit_written_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     std::thread thread;
-    try {
-      if (exit_written_) thread = std::thread(append);
-    } catch (const std::system_error&) {
-      // We may start no thread.
-    }
-    if (!thread.joinable()) append();
+    if (!exit_written_ || !base::start_thread(thread, append)) append();
     for (eventfd_t told = 0; thread.joinable() && ::eventfd_read(exit_written_.get(), &told) != 0;)
       poll_once(timeout_ms());
     if (thread.joinable()) thread.join();

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,11 +9,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+
+#include "runtime/base/threads.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -23,21 +23,6 @@ using base::Code;
 using base::Error;
 
 constexpr int kLowestPriority = 19;
-
-// Signals are handled by the trainer's main thread; a thread inherits the mask of its maker.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  BlockedSignals(const BlockedSignals&) = delete;
-  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 // Gives this thread a table of descriptors of its own, so that whatever fills the process's leaves room for a save. Where it
 // is full already, the thread lets go of the sockets, which a save does not use. Costs nothing but a copy of the table;
@@ -85,18 +70,14 @@ void BackgroundSaver::run(Phase phase) {
   join();
   phase_ = phase;
   result_.reset();
-  const BlockedSignals blocked;
-  try {
-    thread_ = std::thread([this, phase] {
-      // Linux has priorities per thread. A busy CPU belongs to the training; an idle one is still the writer's.
-      ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLowestPriority);
-      // A GPU's driver has descriptors that all threads must see.
-      if (!reads_device_) take_own_descriptors();
-      finish_phase(phase == Phase::kWriting ? write_file() : store_.publish(manifest_));
-    });
-  } catch (const std::system_error& failure) {
-    result_.emplace(Error(Code::kIo, fmt::format("starting a thread: {}", failure.what())));
-  }
+  auto started = base::start_thread(thread_, [this, phase] {
+    // Linux has priorities per thread. A busy CPU belongs to the training; an idle one is still the writer's.
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLowestPriority);
+    // A GPU's driver has descriptors that all threads must see.
+    if (!reads_device_) take_own_descriptors();
+    finish_phase(phase == Phase::kWriting ? write_file() : store_.publish(manifest_));
+  });
+  if (!started) result_.emplace(std::move(started));
 }
 
 // The file is closed by this thread, however its writing ends: its number is another file's, or none's, in the trainer's own
