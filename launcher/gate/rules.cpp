@@ -18,10 +18,6 @@ using record::ClockOffset;
 using record::ExcludedNode;
 using record::NodeFacts;
 
-std::string rate(double bytes_per_second) {
-  return bytes_text(static_cast<int64_t>(bytes_per_second)) + "/s";
-}
-
 // Returns the fault that a node reports about itself.
 std::optional<ExcludedNode> fault_of(const NodeFacts& node, int gpus_per_node) {
   if (!node.provider_error.empty()) return ExcludedNode{node.node, "provider", node.provider_error};
@@ -102,8 +98,8 @@ void judge_bandwidth(const GateFacts& facts, GateJudgement& judgement) {
   const std::vector<record::NodeBandwidth> nodes = record::node_bandwidths(measured.pairs);
   const double median = record::median_bandwidth(nodes);
   const std::string all =
-      fmt::format("the all-reduce over all ranks has {}{}", rate(measured.bytes_per_second),
-                  usual ? ", usually " + rate(*usual) : "");
+      fmt::format("the all-reduce over all ranks has {}{}", rate_text(measured.bytes_per_second),
+                  usual ? ", usually " + rate_text(*usual) : "");
   bool found = false;
   for (const record::NodeBandwidth& node : nodes) {
     if (node.bytes_per_second >= (slow ? record::kSlowShare : kBrokenShare) * median) continue;
@@ -111,7 +107,7 @@ void judge_bandwidth(const GateFacts& facts, GateJudgement& judgement) {
     judgement.bad.push_back(
         {node.node, "network",
          fmt::format("its network is slow: {} with its best neighbour, the median node has {}; {}",
-                     rate(node.bytes_per_second), rate(median), all)});
+                     rate_text(node.bytes_per_second), rate_text(median), all)});
   }
   if (slow && !found) judgement.warnings.push_back(all + ", and no node stands out");
 }

@@ -91,4 +91,8 @@ std::string bytes_text(int64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
+std::string rate_text(double bytes_per_second) {
+  return bytes_text(static_cast<int64_t>(bytes_per_second)) + "/s";
+}
+
 }  // namespace shardrun::launcher

@@ -28,5 +28,7 @@ std::string counted(int64_t count, std::string_view noun);
 std::string clock_time(double seconds);
 // 1536 → "1.5 KiB".
 std::string bytes_text(int64_t bytes);
+// 1536 → "1.5 KiB/s".
+std::string rate_text(double bytes_per_second);
 
 }  // namespace shardrun::launcher

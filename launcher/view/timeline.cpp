@@ -120,10 +120,6 @@ void add_end(const record::Attempt& attempt, const std::vector<record::RankExit>
                      Phase::kOver});
 }
 
-std::string rate(double bytes_per_second) {
-  return bytes_text(static_cast<int64_t>(bytes_per_second)) + "/s";
-}
-
 void add_preflight(const record::Attempt& attempt, std::vector<TimelineEntry>& entries) {
   if (!attempt.preflight) return;
   const record::PreflightNote& note = *attempt.preflight;
@@ -132,8 +128,8 @@ void add_preflight(const record::Attempt& attempt, std::vector<TimelineEntry>& e
         {attempt.started + note.seconds, attempt.number, Mark::kNone, std::move(text), Phase::kPreflight});
   };
   std::string text = fmt::format("preflight: {:.1f} s", note.seconds);
-  if (note.bytes_per_second) text += ", all-reduce " + rate(*note.bytes_per_second);
-  if (note.usual_bytes_per_second) text += ", usually " + rate(*note.usual_bytes_per_second);
+  if (note.bytes_per_second) text += ", all-reduce " + rate_text(*note.bytes_per_second);
+  if (note.usual_bytes_per_second) text += ", usually " + rate_text(*note.usual_bytes_per_second);
   add(text);
   for (const std::string& warning : note.warnings) add("preflight: " + warning);
   for (const record::ExcludedNode& node : note.excluded)
