@@ -60,11 +60,15 @@ void add_overrides(CLI::App& verb, std::vector<std::string>& overrides) {
       ->type_name("KEY=VALUE");
 }
 
+void add_runs(CLI::App& verb, CommandLine& line) {
+  verb.add_option("--runs", line.common.runs_directory, "Where run directories are looked for")
+      ->capture_default_str();
+}
+
 void add_run_name(CLI::App& verb, std::string& name, CommandLine& line, bool required) {
   verb.add_option("run", name, "A run directory, a job's name (its newest run), or a run's id")
       ->required(required);
-  verb.add_option("--runs", line.common.runs_directory, "Where run directories are looked for")
-      ->capture_default_str();
+  add_runs(verb, line);
 }
 
 std::string better_words(const CLI::App& app, int argc, const char* const* argv, const std::string& words) {

@@ -59,6 +59,8 @@ struct RunName {
 void add_common(CLI::App& verb, CommandLine& line, bool json);
 // Adds --set.
 void add_overrides(CLI::App& verb, std::vector<std::string>& overrides);
+// Adds --runs.
+void add_runs(CLI::App& verb, CommandLine& line);
 // Adds the run that a verb is about, and --runs.
 void add_run_name(CLI::App& verb, std::string& name, CommandLine& line, bool required);
 

@@ -109,8 +109,7 @@ void add_export(CLI::App& app, CommandLine& line) {
   verb->add_option("--max-shard-size", options.max_shard_bytes, "Largest file, e.g. 5GB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->default_str("5GB");
-  verb->add_option("--runs", line.common.runs_directory, "Where run directories are looked for")
-      ->capture_default_str();
+  add_runs(*verb, line);
   add_common(*verb, line, true);
   verb->footer("Example:\n  shardrun export tiny-llama --output tiny-llama-hf");
   verb->callback([&] { line.end(export_weights(options, line.common)); });

@@ -95,8 +95,7 @@ void add_generate(CLI::App& app, CommandLine& line) {
   verb->add_option("--dtype", options.dtype, "Type of the weights in memory; auto: as the files have them")
       ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
       ->capture_default_str();
-  verb->add_option("--runs", line.common.runs_directory, "Where run directories are looked for")
-      ->capture_default_str();
+  add_runs(*verb, line);
   add_common(*verb, line, true);
   verb->footer(
       "Example:\n  shardrun generate SmolLM2-135M-Instruct --template chatml --prompt 'What is a monad?'");

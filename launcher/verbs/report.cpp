@@ -91,7 +91,7 @@ void add_report(CLI::App& app, CommandLine& line) {
       ->required();
   verb->add_option("-o,--output", options.output,
                    "Where the page goes; otherwise report.html in the first run's directory");
-  verb->add_option("--runs", line.common.runs_directory, "Where runs are looked for")->capture_default_str();
+  add_runs(*verb, line);
   add_common(*verb, line, false);
   verb->footer(
       "Example:\n  shardrun report tiny-llama\n  shardrun report runs/tiny-llama/* -o comparison.html");

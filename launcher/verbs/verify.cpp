@@ -21,8 +21,7 @@ void add_verify(CLI::App& app, CommandLine& line) {
   CLI::App* verb = app.add_subcommand("verify", "Read checkpoints whole and say what is damaged");
   verb->add_option("checkpoint", options.checkpoint, "A run, a folder of checkpoints, or one of them")
       ->required();
-  verb->add_option("--runs", line.common.runs_directory, "Where run directories are looked for")
-      ->capture_default_str();
+  add_runs(*verb, line);
   add_common(*verb, line, false);
   verb->footer("Ends with 0 when all are whole, else with 1.\nExample:\n  shardrun verify tiny-llama");
   verb->callback([&] { line.end(verify(options, line.common)); });
