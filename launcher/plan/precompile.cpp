@@ -13,12 +13,6 @@ constexpr int kMostCpus = 4096;  // CPUs of one rank, as [resources] allows them
 constexpr const char* kSuffix = "-precompile";
 constexpr size_t kLongestName = 64;
 
-std::string toml_array(const std::vector<std::string>& texts) {
-  std::string out;
-  for (const std::string& text : texts) out += (out.empty() ? "" : ", ") + spec::toml_string(text);
-  return "[" + out + "]";
-}
-
 // A compile job needs no spares and has nothing to lose: its nodes are checked when the job itself starts.
 void add_one_plain_attempt(record::LaunchPlan& plan) {
   for (const char* assignment : {"fault_tolerance.requeue=false", "fault_tolerance.spares=0",
@@ -57,7 +51,8 @@ record::LaunchPlan compile_plan(const spec::JobSpec& spec, const record::LaunchP
        {"name=" + spec::toml_string(plan.name), fmt::format("resources.nodes={}", plan.nodes),
         std::string("resources.ranks_per_node=1"),
         fmt::format("resources.cpus_per_rank={}", plan.cpus_per_rank),
-        "program.command=" + toml_array(spec.precompile.command), std::string("precompile.enabled=false")}) {
+        "program.command=" + spec::toml_array(spec.precompile.command),
+        std::string("precompile.enabled=false")}) {
     plan.overrides.push_back(assignment);
   }
   add_one_plain_attempt(plan);

@@ -103,11 +103,10 @@ std::string job_text(const spec::JobSpec& spec, const std::vector<std::string>& 
     if (!value.empty()) text += fmt::format("{} = {}\n", key, toml_string(value));
   if (r.exclusive) text += "exclusive = true\n";
   if (r.gpus_per_node > 0) text += fmt::format("gpus_per_node = {}\n", r.gpus_per_node);
-  text += fmt::format("[cluster]\nscheduler = \"{}\"\n[program]\ncommand = [",
-                      kSchedulers[static_cast<int>(spec.cluster.scheduler)]);
-  for (const std::string& word : command) text += (word == command.front() ? "" : ", ") + toml_string(word);
   return text +
-         fmt::format("]\n[logging]\ndirectory = {}\n", toml_string(absolute_path(spec.logging.directory))) +
+         fmt::format("[cluster]\nscheduler = \"{}\"\n[program]\ncommand = {}\n[logging]\ndirectory = {}\n",
+                     kSchedulers[static_cast<int>(spec.cluster.scheduler)], spec::toml_array(command),
+                     toml_string(absolute_path(spec.logging.directory))) +
          environment_text(spec);
 }
 

@@ -124,11 +124,9 @@ std::string job_text(const JobOptions& job) {
     resources += fmt::format("{} = {}\n", assignment.substr(kSection.size(), equals - kSection.size()),
                              assignment.substr(equals + 1));
   }
-  std::string words;
-  for (const std::string& word : job.command) words += (words.empty() ? "" : ", ") + spec::toml_string(word);
-  return fmt::format("name = {}\n{}\n[program]\ncommand = [{}]\n",
+  return fmt::format("name = {}\n{}\n[program]\ncommand = {}\n",
                      spec::toml_string(job.name.empty() ? name_of(job.command) : job.name),
-                     resources.empty() ? "" : "\n[resources]\n" + resources, words);
+                     resources.empty() ? "" : "\n[resources]\n" + resources, spec::toml_array(job.command));
 }
 
 Result<LoadedSpec> load_job(const JobOptions& job) {

@@ -36,9 +36,7 @@ class TomlWriter {
   void word(const char* key, std::string_view, const std::string& text) { (*this)(key, text); }
   void version(int newest) { (*this)("format_version", int64_t{newest}); }
   void operator()(const char* key, const std::vector<std::string>& texts) {
-    std::string items;
-    for (const std::string& text : texts) items += (items.empty() ? "" : ", ") + spec::toml_string(text);
-    add(key, "[" + items + "]");
+    add(key, spec::toml_array(texts));
   }
   void operator()(const char* key, const Spread& spread) {
     add(key, fmt::format("{{ low = {:.6e}, median = {:.6e}, high = {:.6e} }}", spread.low, spread.median,

@@ -204,4 +204,10 @@ std::string toml_string(std::string_view text) {
   return out + "\"";
 }
 
+std::string toml_array(const std::vector<std::string>& texts) {
+  std::string out;
+  for (const std::string& text : texts) out += (out.empty() ? "" : ", ") + toml_string(text);
+  return "[" + out + "]";
+}
+
 }  // namespace shardrun::spec

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace shardrun::spec {
 
@@ -39,5 +40,7 @@ std::string likely_mistake(std::string_view line);
 
 // Writes `text` as a basic string of TOML, with its quotes.
 std::string toml_string(std::string_view text);
+// Writes them as an array.
+std::string toml_array(const std::vector<std::string>& texts);
 
 }  // namespace shardrun::spec
