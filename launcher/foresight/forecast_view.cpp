@@ -129,8 +129,8 @@ void print_forecast(const ForecastReport& report) {
              report.software, report.fp8 ? "bf16 with linear layers in fp8" : "bf16",
              report.measured == 0
                  ? "nothing of this is measured; intervals hold four of five unseen published runs"
-                 : fmt::format("from {} measured {}; intervals hold four of five such runs", report.measured,
-                               report.measured == 1 ? "run" : "runs"));
+                 : fmt::format("from {}; intervals hold four of five such runs",
+                               counted(report.measured, "measured run")));
   if (report.written) print_written(*report.written);
   if (report.lines.size() == 1 && report.lines.front().best) {
     const ForecastLine& line = report.lines.front();

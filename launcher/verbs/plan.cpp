@@ -146,9 +146,9 @@ void print_measured(const OnMeasuredMachine& found) {
         with_thousands(std::llround(step.tokens_per_second())), 100.0 * (rate.high - 1.0),
         step.phases.compute, step.phases.exposed, step.phases.optimizer);
   };
-  const size_t runs = found.learned_from.size();
+  const auto runs = static_cast<int64_t>(found.learned_from.size());
   print_text("predicted    from {}{}; intervals hold four of five runs\n", found.basis,
-             runs == 0 ? "" : fmt::format(" and {} measured run{}", runs, runs == 1 ? "" : "s"));
+             runs == 0 ? "" : " and " + counted(runs, "measured run"));
   line("as written", found.written.step, found.written.estimate);
   if (!found.best) return;
   line("best", found.best->step, found.of_best);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "launcher/view/progress.h"
 #include "launcher/view/svg_chart.h"
 #include "runtime/base/json_fields.h"
 
@@ -42,10 +43,9 @@ std::string sweep_table_text(const SweepReport& report) {
   size_t width = 6;
   for (const SweepRun& run : report.runs)
     width = std::max(width, fmt::format("{}", fmt::join(run.assignments, " ")).size());
-  std::string text =
-      fmt::format("{}: sweep {} of {} run{}\n  {:<24} {:<{}} {:>8} {:>9} {:>10}  {}\n", report.name,
-                  report.id, report.runs.size(), report.runs.size() == 1 ? "" : "s", "id", "values", width,
-                  "step", "loss", "validation", "status");
+  std::string text = fmt::format("{}: sweep {} of {}\n  {:<24} {:<{}} {:>8} {:>9} {:>10}  {}\n", report.name,
+                                 report.id, counted(static_cast<int64_t>(report.runs.size()), "run"), "id",
+                                 "values", width, "step", "loss", "validation", "status");
   const auto best = best_run(report);
   for (int i = 0; i < static_cast<int>(report.runs.size()); ++i) {
     const SweepRun& run = report.runs[static_cast<size_t>(i)];

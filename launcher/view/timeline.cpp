@@ -139,9 +139,9 @@ void add_preflight(const record::Attempt& attempt, std::vector<TimelineEntry>& e
 // Returns the size of an attempt that has another number of ranks than the one before it.
 std::string size_of(const record::Attempt& attempt) {
   if (attempt.world_size == 0) return "";
-  return fmt::format(": {} rank{}, {} sequences a step in {} micro-steps of {}", attempt.world_size,
-                     attempt.world_size == 1 ? "" : "s", attempt.batch.global_batch,
-                     attempt.batch.gradient_accumulation, attempt.batch.micro_batch);
+  return fmt::format(": {}, {} sequences a step in {} micro-steps of {}", counted(attempt.world_size, "rank"),
+                     attempt.batch.global_batch, attempt.batch.gradient_accumulation,
+                     attempt.batch.micro_batch);
 }
 
 std::string utc_clock(double time) {
