@@ -75,7 +75,6 @@ class Belief {
   // Returns the deviation of the logarithm of two runs' rates over each other; less than that of either, because both lean on
   // the same constants.
   double ratio_deviation(const Run& a, const Run& b) const;
-  bool is_anchored() const { return !measured_.empty(); }
 
  private:
   double shared(const Run& a, const Slopes& of_a, const Run& b, const Slopes& of_b) const;

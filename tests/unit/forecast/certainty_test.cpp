@@ -43,7 +43,6 @@ TEST_CASE(
   const Belief belief(fitted_constants(), {});
   const Estimate estimate = belief.estimate(run_on(4));
 
-  CHECK_FALSE(belief.is_anchored());
   CHECK(rate_of(run_on(4), belief.constants()) == doctest::Approx(rate_of(run_on(4), fitted_constants())));
   CHECK(estimate.factor == doctest::Approx(1.0));
   CHECK(estimate.interval().low < 0.95);
