@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "launcher/cluster/built_in.h"
+#include "runtime/base/text.h"
 #include "runtime/spec/spec_reader.h"
 
 namespace shardrun::launcher {
@@ -101,10 +102,9 @@ namespace {
 // Returns the words of letters and digits in lower case.
 std::vector<std::string> words_of(std::string_view text) {
   std::vector<std::string> words(1);
-  for (const char letter : text) {
-    const auto byte = static_cast<unsigned char>(letter);
-    if (std::isalnum(byte) != 0) {
-      words.back() += static_cast<char>(std::tolower(byte));
+  for (const char letter : base::lower_case(text)) {
+    if (std::isalnum(static_cast<unsigned char>(letter)) != 0) {
+      words.back() += letter;
     } else if (!words.back().empty()) {
       words.emplace_back();
     }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
 #include "runtime/spec/toml_value.h"
 
 namespace shardrun::launcher {
@@ -79,8 +80,7 @@ Error no_answer(std::string_view text) {
 }
 
 bool has_any(const std::string& text, std::initializer_list<const char*> words) {
-  std::string lower = text;
-  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  const std::string lower = base::lower_case(text);
   return std::any_of(words.begin(), words.end(),
                      [&](const char* word) { return lower.find(word) != std::string::npos; });
 }

@@ -8,6 +8,7 @@
 
 #include "launcher/cluster/storage_rules.h"
 #include "runtime/base/io.h"
+#include "runtime/base/text.h"
 #include "runtime/spec/spec_reader.h"
 
 namespace shardrun::launcher {
@@ -94,8 +95,7 @@ class Rules {
                                                        "accountingstorageport", "accountingstorageuser",
                                                        "jobacctgathertype"};
     for (const auto& [key, value] : config_.slurm.settings) {
-      std::string lower;
-      for (const char c : key) lower += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+      const std::string lower = base::lower_case(key);
       const std::string place = "settings." + key;
       if (lower == "prolog" || lower == "epilog") {
         fail(place, fmt::format("ParallelCluster sets {} itself", key),

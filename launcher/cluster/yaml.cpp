@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/result.h"
+#include "runtime/base/text.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -15,13 +16,11 @@ bool is_plain(std::string_view text) {
   if (text.empty() || text.back() == ':') return false;
   const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   if (!letter(text.front()) && text.front() != '/') return false;
-  std::string lower;
   for (const char c : text) {
     if (!letter(c) && !(c >= '0' && c <= '9') && std::string_view("_./:-").find(c) == std::string_view::npos)
       return false;
-    lower += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   }
-  return std::find(std::begin(kReserved), std::end(kReserved), lower) == std::end(kReserved);
+  return std::find(std::begin(kReserved), std::end(kReserved), base::lower_case(text)) == std::end(kReserved);
 }
 
 }  // namespace

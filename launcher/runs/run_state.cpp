@@ -1,6 +1,5 @@
 #include "launcher/runs/run_state.h"
 
-#include <cctype>
 #include <functional>
 
 #include <fmt/format.h>
@@ -11,6 +10,7 @@
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/view/growing_text.h"
 #include "runtime/base/io.h"
+#include "runtime/base/text.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/record/exit_lines.h"
 
@@ -38,8 +38,7 @@ void ask_about(RunState& state, const AskSlurm& ask) {
     return;
   }
   if (*job) {
-    state.status = (*job)->state;
-    for (char& c : state.status) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    state.status = base::lower_case((*job)->state);
     if (const std::string& reason = (*job)->reason; !reason.empty()) {
       const std::string meaning = meaning_of_reason(reason);
       state.status += fmt::format(" ({}{}{})", reason, meaning.empty() ? "" : ": ", meaning);

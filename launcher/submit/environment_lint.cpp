@@ -1,8 +1,8 @@
 #include "launcher/submit/environment_lint.h"
 
-#include <algorithm>
-#include <cctype>
 #include <string_view>
+
+#include "runtime/base/text.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -45,12 +45,10 @@ constexpr Rule kRules[] = {
      "aws-ofi-nccl's documentation forbids it beside EFA's own protection of forks; remove it"},
 };
 
-bool matches(const Rule& rule, const std::string& name, std::string value) {
-  std::transform(value.begin(), value.end(), value.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+bool matches(const Rule& rule, const std::string& name, const std::string& value) {
   const bool named = rule.name.ends_with('*') ? name.starts_with(rule.name.substr(0, rule.name.size() - 1))
                                               : name == rule.name;
-  return named && (rule.value.empty() || rule.value == value);
+  return named && (rule.value.empty() || rule.value == base::lower_case(value));
 }
 
 }  // namespace

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <string_view>
 #include <utility>
 
+#include "runtime/base/text.h"
 #include "runtime/base/visible.h"
 
 namespace shardrun::launcher {
@@ -24,8 +24,7 @@ bool is_utf8(const contract::EnvironmentLookup& environment) {
     locale = environment(name).value_or("");
     if (!locale.empty()) break;
   }
-  std::transform(locale.begin(), locale.end(), locale.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  locale = base::lower_case(locale);
   return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
 }
 
