@@ -27,6 +27,7 @@
 #include "launcher/watch/watch.h"
 #include "runtime/base/io.h"
 #include "runtime/base/say.h"
+#include "runtime/base/text.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
@@ -277,8 +278,7 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
   if (const auto strangers = (*watch)->strangers(); strangers.count > 0) {
     record.attempts.back().strangers =
         fmt::format("refused {} that could not prove the attempt's key, the newest from {}",
-                    strangers.count == 1 ? "1 connection" : fmt::format("{} connections", strangers.count),
-                    strangers.newest);
+                    base::counted(strangers.count, "connection"), strangers.newest);
     write_event(attempt.paths, attempt.number,
                 {.event = "strangers", .line = record.attempts.back().strangers});
   }

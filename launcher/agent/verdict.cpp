@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/text.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -51,10 +52,6 @@ const RankExit* find_first_cause(const VerdictInput& input) {
   return first;
 }
 
-std::string plural(size_t count, const char* noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 std::string how_it_ended(const RankExit& exit) {
   if (exit.peer_lost) return "lost contact to another rank";
   if (exit.out_of_memory == true) {
@@ -71,12 +68,11 @@ std::string cause_line(const VerdictInput& input, const RankExit& cause) {
   std::string line = fmt::format("rank {} on node {} {}", cause.global_rank, cause.node, how_it_ended(cause));
   if (input.last_step) line += fmt::format(" after step {}", *input.last_step);
   if (!cause.last_words.empty() && !cause.signal) line += ": " + cause.last_words;
-  const auto others =
-      static_cast<size_t>(std::count_if(input.exits.begin(), input.exits.end(), [&](const RankExit& exit) {
-        return &exit != &cause && !is_success(exit);
-      }));
+  const int64_t others = std::count_if(input.exits.begin(), input.exits.end(), [&](const RankExit& exit) {
+    return &exit != &cause && !is_success(exit);
+  });
   const bool may_be_memory = cause.signal == SIGKILL && !cause.out_of_memory;
-  if (others > 0) line += fmt::format("; {} stopped because of it", plural(others, "other rank"));
+  if (others > 0) line += fmt::format("; {} stopped because of it", base::counted(others, "other rank"));
   if (may_be_memory)
     line += fmt::format("; its cgroup does not say whether memory ran out: dmesg on {} would", cause.node);
   if (cause.signal == SIGBUS && cause.out_of_memory != true)
@@ -128,17 +124,16 @@ Verdict scheduler_failed(const VerdictInput& input, const std::string& words) {
 // Is the verdict when nobody failed by itself and everybody is accounted for.
 Verdict ended_quietly(const VerdictInput& input) {
   const auto count = [&](auto predicate) {
-    return static_cast<size_t>(std::count_if(input.exits.begin(), input.exits.end(), predicate));
+    return std::count_if(input.exits.begin(), input.exits.end(), predicate);
   };
-  const size_t stopped = count(is_stop), done = count(is_success);
-  const auto world = static_cast<size_t>(input.world_size);
+  const int64_t stopped = count(is_stop), done = count(is_success), world = input.world_size;
   const std::string by =
       input.stop_signal ? " by " + contract::signal_name(*input.stop_signal) : " on request";
   Verdict verdict;
   if (done == world) {
     verdict.status = RunStatus::kCompleted;
     verdict.exit_code = contract::kExitDone;
-    verdict.line = fmt::format("all {} ended well", plural(world, "rank"));
+    verdict.line = fmt::format("all {} ended well", base::counted(world, "rank"));
     if (input.ended_early) verdict.line += "; " + *input.ended_early;
     if (input.stop_signal) verdict.line += ", after a request to stop" + by;
     return verdict;
@@ -148,12 +143,12 @@ Verdict ended_quietly(const VerdictInput& input) {
     verdict.status = RunStatus::kPreempted;
     verdict.exit_code = contract::kExitPreempted;
     verdict.line = fmt::format("stopped{}{}: {} left a checkpoint and may be started again", by, step,
-                               plural(stopped, "rank"));
+                               base::counted(stopped, "rank"));
     return verdict;
   }
-  const size_t killed = count([](const RankExit& exit) { return exit.signal == SIGKILL; });
+  const int64_t killed = count([](const RankExit& exit) { return exit.signal == SIGKILL; });
   verdict.line = fmt::format("stopped{}{}: {} ended without a checkpoint", by, step,
-                             plural(world - done - stopped, "rank"));
+                             base::counted(world - done - stopped, "rank"));
   if (killed > 0) verdict.line += fmt::format(", {} of them killed because it had not stopped", killed);
   return verdict;
 }
@@ -168,10 +163,10 @@ Verdict judge(const VerdictInput& input) {
   }
   if (cause != nullptr && !(input.scheduler_fault && cause->peer_lost)) return failed_by(input, *cause);
   if (input.scheduler_fault) return scheduler_failed(input, *input.scheduler_fault);
-  const auto world = static_cast<size_t>(input.world_size);
-  if (input.exits.size() < world && !input.stop_signal) {
-    return scheduler_failed(input, fmt::format("{} of {} left no account of how they ended",
-                                               world - input.exits.size(), plural(world, "rank")));
+  const int64_t silent = input.world_size - static_cast<int64_t>(input.exits.size());
+  if (silent > 0 && !input.stop_signal) {
+    return scheduler_failed(input, fmt::format("{} of {} left no account of how they ended", silent,
+                                               base::counted(input.world_size, "rank")));
   }
   return ended_quietly(input);
 }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/text.h"
 #include "runtime/plan/mesh.h"
 
 namespace shardrun::launcher {
@@ -87,15 +88,15 @@ NearestNodes nearest_nodes(const spec::JobSpec& spec, int64_t nodes) {
 std::string describe_batch(const plan::BatchPlan& plan) {
   if (!plan.is_possible()) return fmt::format("{} sequences", plan.global_batch);
   if (plan.is_even()) {
-    return fmt::format("{} sequences = micro-batch {} × accumulation {} × {} data-parallel rank{}",
-                       plan.global_batch, plan.micro_batch, plan.gradient_accumulation, plan.data_parallel,
-                       plan.data_parallel == 1 ? "" : "s");
+    return fmt::format("{} sequences = micro-batch {} × accumulation {} × {}", plan.global_batch,
+                       plan.micro_batch, plan.gradient_accumulation,
+                       base::counted(plan.data_parallel, "data-parallel rank"));
   }
   const int64_t last = plan.gradient_accumulation - 1;
   const int64_t most = plan.share(last, 0).count, least = plan.share(last, plan.data_parallel - 1).count;
-  const std::string full = last > 0 ? fmt::format("{} micro-step{} of {} and then one of ", last,
-                                                  last == 1 ? "" : "s", plan.micro_batch)
-                                    : "a micro-step of ";
+  const std::string full =
+      last > 0 ? fmt::format("{} of {} and then one of ", base::counted(last, "micro-step"), plan.micro_batch)
+               : "a micro-step of ";
   return fmt::format("{} sequences spread over {} data-parallel ranks: {}{} on each", plan.global_batch,
                      plan.data_parallel, full,
                      most == least ? fmt::format("{}", most) : fmt::format("{} or {}", most, least));

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "launcher/plan/batch.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/mesh.h"
 
 namespace shardrun::launcher {
@@ -25,10 +26,6 @@ std::string what_of(const std::string& refusal) {
   return refusal.substr(begin, refusal.find("; ") - begin);
 }
 
-std::string count_of(int64_t nodes) {
-  return fmt::format("{} node{}", nodes, nodes == 1 ? "" : "s");
-}
-
 // Returns "1, 2 or 4 nodes", the largest few below all of them; "" for none.
 std::string fitting(const JobSpec& spec, const LaunchPlan& original) {
   constexpr size_t kMost = 4;
@@ -39,7 +36,7 @@ std::string fitting(const JobSpec& spec, const LaunchPlan& original) {
   if (fit.empty()) return "";
   const int last = fit.back();
   fit.pop_back();
-  return fmt::format("{}{}{}", fmt::join(fit, ", "), fit.empty() ? "" : " or ", count_of(last));
+  return fmt::format("{}{}{}", fmt::join(fit, ", "), fit.empty() ? "" : " or ", base::counted(last, "node"));
 }
 
 }  // namespace
@@ -64,7 +61,7 @@ Result<LaunchPlan> plan_on_fewer(const JobSpec& spec, const LaunchPlan& original
                                  const PlanCheck& check) {
   const int fewest = spec::fewest_nodes(spec.fault_tolerance, original.nodes);
   const std::string are_left =
-      left == 0 ? "no node is left" : count_of(left) + (left == 1 ? " is" : " are") + " left";
+      left == 0 ? "no node is left" : base::counted(left, "node") + (left == 1 ? " is" : " are") + " left";
   if (left < fewest)
     return Error(Code::kRefused,
                  fmt::format("{} of {}, and the job needs {}", are_left, original.nodes, fewest));

@@ -4,6 +4,7 @@
 
 #include "launcher/plan/batch.h"
 #include "launcher/plan/precompile.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/mesh.h"
 
 namespace shardrun::launcher {
@@ -16,7 +17,7 @@ std::string nodes_that_work(const spec::JobSpec& spec) {
   const int64_t one = nearest.below > 0 ? nearest.below : nearest.above;
   if (one == 0) return "";
   if (nearest.below > 0 && nearest.above > 0) return fmt::format("{} or {} nodes work", one, nearest.above);
-  return one == 1 ? "1 node works" : fmt::format("{} nodes work", one);
+  return base::counted(one, "node") + (one == 1 ? " works" : " work");
 }
 
 }  // namespace

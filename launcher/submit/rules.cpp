@@ -21,6 +21,7 @@
 #include "launcher/submit/script.h"
 #include "launcher/submit/tokenizer_lint.h"
 #include "runtime/base/command.h"
+#include "runtime/base/text.h"
 #include "runtime/base/trust.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/container_runtime.h"
@@ -281,9 +282,9 @@ void warn_of_bubble(const spec::JobSpec& spec, int64_t micro_steps, Warnings& wa
         spec.origin("sharding.virtual_stages"), micro_steps, stages, share));
   if (micro_steps >= stages) return;
   warnings.push_back(fmt::format(
-      "{}: {} stages wait for each other {:.0f} % of a step of {} micro-step{}; raise [batch] "
+      "{}: {} stages wait for each other {:.0f} % of a step of {}; raise [batch] "
       "gradient_accumulation, best to several times as many",
-      spec.origin("sharding.pipeline_parallel"), stages, share, micro_steps, micro_steps == 1 ? "" : "s"));
+      spec.origin("sharding.pipeline_parallel"), stages, share, base::counted(micro_steps, "micro-step")));
 }
 
 // Refuses a min_nodes that cannot help.

@@ -70,10 +70,6 @@ std::string with_thousands(int64_t value) {
   return out;
 }
 
-std::string counted(int64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 std::string clock_time(double seconds) {
   const int64_t whole = seconds > 0 && seconds < 1e9 ? std::llround(seconds) : 0;
   if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);

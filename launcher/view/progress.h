@@ -5,10 +5,10 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "launcher/view/metrics_log.h"
+#include "runtime/base/text.h"
 
 namespace shardrun::launcher {
 
@@ -22,8 +22,7 @@ std::string sparkline(const std::vector<double>& values, int columns);
 
 // 1234567 → "1,234,567".
 std::string with_thousands(int64_t value);
-// 1, "rank" → "1 rank"; 2 → "2 ranks".
-std::string counted(int64_t count, std::string_view noun);
+using base::counted;
 // 83 → "01:23", 3700 → "1:01:40".
 std::string clock_time(double seconds);
 // 1536 → "1.5 KiB".

@@ -4,8 +4,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <string_view>
+
+#include <fmt/format.h>
 
 namespace shardrun::base {
 
@@ -22,6 +25,11 @@ inline std::string lower_case(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   return lower;
+}
+
+// 1, "rank" → "1 rank"; 2 → "2 ranks".
+inline std::string counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 }  // namespace shardrun::base

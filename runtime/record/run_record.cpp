@@ -4,6 +4,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
+#include "runtime/base/text.h"
 
 namespace shardrun::record {
 namespace {
@@ -197,9 +198,9 @@ std::string step_text(const Prediction& prediction) {
 }
 
 std::string basis_text(const Prediction& prediction) {
-  const size_t count = prediction.learned_from ? prediction.learned_from->size() : 0;
+  const auto count = static_cast<int64_t>(prediction.learned_from ? prediction.learned_from->size() : 0);
   if (count == 0) return prediction.basis;
-  return fmt::format("{} and {} earlier run{} of this job", prediction.basis, count, count == 1 ? "" : "s");
+  return fmt::format("{} and {} of this job", prediction.basis, base::counted(count, "earlier run"));
 }
 
 std::string to_json(const RunRecord& record) {
