@@ -5,8 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "launcher/cluster/job_instance.h"
-#include "launcher/cluster/rules.h"
 #include "launcher/foresight/measured_runs.h"
 #include "launcher/foresight/question.h"
 #include "launcher/foresight/written.h"
@@ -27,11 +25,8 @@ constexpr int kMostPlans = 64;  // layouts whose exact memory is asked for
 // The type that the job names, directly or through a queue of its cluster; empty: none that the catalogue has.
 Result<std::string> machine_of_job(const spec::JobSpec& spec) {
   if (!spec.cluster.instance.empty() || spec.cluster.config.empty()) return spec.cluster.instance;
-  auto config = load_cluster(spec.cluster.config);
-  if (!config) return std::move(config).error().context(spec.origin("cluster.config"));
-  const Catalogue catalogue = built_in_catalogue();
-  ASSIGN_OR_RETURN(const auto instance, find_queue_instance(spec, *config, catalogue));
-  return instance == nullptr ? std::string() : (instance)->type;
+  ASSIGN_OR_RETURN(const auto machine, machine_of(spec));
+  return machine ? machine->type : std::string();
 }
 
 Result<std::vector<std::string>> machine_names(const PlanOptions& options, const spec::JobSpec& spec) {
@@ -219,11 +214,8 @@ bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded) {
     return true;
   if (loaded.spec.program.trainer.empty()) return false;
   if (loaded.spec.resources.device == spec::DeviceKind::kCpu) return false;
-  const auto type = machine_of_job(loaded.spec);
-  if (!type) return false;  // load_spec() has told
-  const Catalogue catalogue = built_in_catalogue();
-  const Instance* instance = catalogue.find(*type);
-  return instance != nullptr && instance->accelerator.has_value();
+  const auto machine = machine_of(loaded.spec);  // of whose errors load_spec() has told
+  return machine && *machine && (*machine)->accelerator.has_value();
 }
 
 Result<ForecastReport> forecast_job(const PlanOptions& options, const LoadedSpec& loaded) {
@@ -243,8 +235,7 @@ Result<ForecastReport> forecast_job(const PlanOptions& options, const LoadedSpec
   report.weak =
       options.scaling.empty() ? spec.batch.scaling == spec::Scaling::kWeak : options.scaling == "weak";
   report.tokens = options.tokens;
-  ASSIGN_OR_RETURN(const auto named, machine_names(options, spec));
-  const std::vector<std::string>& machines = named;
+  ASSIGN_OR_RETURN(const auto machines, machine_names(options, spec));
   if (machines.empty())
     return Error(Code::kInvalid,
                  "no machine to predict for; give --machine p4d.24xlarge, or [cluster] instance");
