@@ -74,8 +74,7 @@ Result<double> price_of(const PlanOptions& options, const std::string& machine) 
   return price;
 }
 
-}  // namespace
-
+// The catalogue, with the types of --machine-file in front.
 Result<Catalogue> catalogue_of(const PlanOptions& options) {
   Catalogue all = built_in_catalogue();
   if (options.machine_file.empty()) return all;
@@ -84,6 +83,8 @@ Result<Catalogue> catalogue_of(const PlanOptions& options) {
   own.instances.insert(own.instances.end(), all.instances.begin(), all.instances.end());
   return own;
 }
+
+}  // namespace
 
 Result<Machine> machine_of(const Instance& instance) {
   if (!instance.accelerator)

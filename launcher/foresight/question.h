@@ -12,9 +12,6 @@
 
 namespace shardrun::launcher {
 
-// The catalogue, with the types of --machine-file in front. Errors: those of reading that file.
-base::Result<Catalogue> catalogue_of(const PlanOptions& options);
-
 // Errors: kInvalid for a machine or a stack that nobody knows, for a price that the table lacks, and, of the built-in
 // trainer, for a job that trains on CPUs and for accelerators that it does not compute on.
 base::Result<Question> question_of(const PlanOptions& options, const LoadedSpec& loaded,

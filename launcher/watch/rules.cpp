@@ -118,6 +118,7 @@ void WatchRules::forgive(double seconds) {
   if (first_look_) *first_look_ += seconds;
 }
 
+// Returns how long nothing may move in this phase.
 double WatchRules::patience_seconds(const RankWatch& rank) const {
   if (policy_.hang_timeout_seconds && *policy_.hang_timeout_seconds == 0.0) {
     return std::numeric_limits<double>::infinity();

@@ -124,8 +124,6 @@ class WatchRules {
   std::vector<int> take_unheard(double now);
 
   const std::vector<RankWatch>& ranks() const { return ranks_; }
-  // Returns how long nothing may move in this phase.
-  double patience_seconds(const RankWatch& rank) const;
 
  private:
   struct Window {
@@ -149,6 +147,7 @@ class WatchRules {
   std::optional<Alarm> find_stuck(double now) const;
   std::optional<Alarm> find_quiet_command(double now) const;
   double silence_allowed() const;
+  double patience_seconds(const RankWatch& rank) const;
   bool is_watched(const RankWatch& rank) const { return rank.heard && !rank.left; }
 
   WatchPolicy policy_;

@@ -56,6 +56,24 @@ class Step : public StepCommand {
   bool terminated_ = false;
 };
 
+// Returns mpirun's argv for one attempt.
+std::vector<std::string> mpirun_command(const StepRequest& request, bool as_root) {
+  const record::LaunchPlan& plan = *request.plan;
+  std::string hosts;
+  for (size_t i = 0; i < static_cast<size_t>(plan.nodes); ++i)
+    hosts += fmt::format("{}{}:{}", i == 0 ? "" : ",", request.nodes.at(i), plan.ranks_per_node);
+  std::vector<std::string> argv = {"mpirun"};
+  if (as_root) argv.emplace_back("--allow-run-as-root");  // containers run as root
+  argv.insert(argv.end(), {"-np", std::to_string(plan.world_size()), "--host", hosts, "--map-by",
+                           fmt::format("ppr:{}:node:OVERSUBSCRIBE", plan.ranks_per_node), "--bind-to", "none",
+                           "--mca", "odls_base_sigkill_timeout", "1", "-wdir", plan.working_directory});
+  for (const auto& [variable, value] : step_environment(request, kLauncher))
+    argv.insert(argv.end(), {"-x", variable});
+  argv.push_back(plan.rank_program);
+  argv.insert(argv.end(), request.arguments.begin(), request.arguments.end());
+  return argv;
+}
+
 class MpirunScheduler : public Scheduler {
  public:
   Result<std::vector<std::string>> nodes(const record::LaunchPlan& plan) override {
@@ -92,23 +110,6 @@ std::vector<std::string> parse_host_file(std::string_view text) {
     if (!host.empty() && std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
   }
   return hosts;
-}
-
-std::vector<std::string> mpirun_command(const StepRequest& request, bool as_root) {
-  const record::LaunchPlan& plan = *request.plan;
-  std::string hosts;
-  for (size_t i = 0; i < static_cast<size_t>(plan.nodes); ++i)
-    hosts += fmt::format("{}{}:{}", i == 0 ? "" : ",", request.nodes.at(i), plan.ranks_per_node);
-  std::vector<std::string> argv = {"mpirun"};
-  if (as_root) argv.emplace_back("--allow-run-as-root");  // containers run as root
-  argv.insert(argv.end(), {"-np", std::to_string(plan.world_size()), "--host", hosts, "--map-by",
-                           fmt::format("ppr:{}:node:OVERSUBSCRIBE", plan.ranks_per_node), "--bind-to", "none",
-                           "--mca", "odls_base_sigkill_timeout", "1", "-wdir", plan.working_directory});
-  for (const auto& [variable, value] : step_environment(request, kLauncher))
-    argv.insert(argv.end(), {"-x", variable});
-  argv.push_back(plan.rank_program);
-  argv.insert(argv.end(), request.arguments.begin(), request.arguments.end());
-  return argv;
 }
 
 std::unique_ptr<Scheduler> make_mpirun_scheduler() {

@@ -24,7 +24,4 @@ std::unique_ptr<Scheduler> make_mpirun_scheduler();
 // Returns the hosts of a host file, each once, in order: the first word of each line that is not a comment.
 std::vector<std::string> parse_host_file(std::string_view text);
 
-// Returns mpirun's argv for one attempt.
-std::vector<std::string> mpirun_command(const StepRequest& request, bool as_root);
-
 }  // namespace shardrun::launcher
