@@ -10,23 +10,22 @@
 namespace shardrun::launcher {
 namespace {
 
-Yaml custom_actions(const NodeScript& node) {
-  Yaml script = Yaml::map();
-  script.set("Script", node.script);
-  if (!node.arguments.empty()) script.set("Args", Yaml::list(node.arguments));
-  return Yaml::map().set("OnNodeConfigured", script);
+void add_script(Yaml& node, const ClusterConfig& config) {
+  const NodeScript& script = config.on_node_configured;
+  if (script.script.empty()) return;
+  Yaml action = Yaml::map().set("Script", script.script);
+  if (!script.arguments.empty()) action.set("Args", Yaml::list(script.arguments));
+  node.set("CustomActions", Yaml::map().set("OnNodeConfigured", action));
 }
 
-// Head node and queues alike get it: the node's script lies in a bucket, and so may data.
-void add_access(Yaml& node, const ClusterConfig& config) {
-  Yaml access = Yaml::list();
+// The node's script lies in a bucket, and so may data; a pool of login nodes takes the policies alone.
+void add_access(Yaml& node, const ClusterConfig& config, bool is_login = false) {
+  Yaml access = Yaml::list(), policies = Yaml::list(), iam = Yaml::map();
   for (const std::string& bucket : config.s3_read) access.add(Yaml::map().set("BucketName", bucket));
   for (const std::string& bucket : config.s3_write)
     access.add(Yaml::map().set("BucketName", bucket).set("EnableWriteAccess", true));
-  Yaml policies = Yaml::list();
   for (const std::string& policy : config.policies) policies.add(Yaml::map().set("Policy", policy));
-  Yaml iam = Yaml::map();
-  if (!access.empty()) iam.set("S3Access", access);
+  if (!access.empty() && !is_login) iam.set("S3Access", access);
   if (!policies.empty()) iam.set("AdditionalIamPolicies", policies);
   if (!iam.empty()) node.set("Iam", iam);
 }
@@ -45,8 +44,7 @@ Yaml head_node(const ClusterConfig& config) {
   if (!head.key.empty()) node.set("Ssh", Yaml::map().set("KeyName", head.key));
   if (head.disk_gib > 0)
     node.set("LocalStorage", Yaml::map().set("RootVolume", Yaml::map().set("Size", head.disk_gib)));
-  if (!config.on_node_configured.script.empty())
-    node.set("CustomActions", custom_actions(config.on_node_configured));
+  add_script(node, config);
   add_access(node, config);
   return node;
 }
@@ -61,13 +59,8 @@ Yaml login_nodes(const ClusterConfig& config) {
   pool.set("Name", "login").set("InstanceType", login.instance).set("Count", login.count);
   pool.set("Networking", networking);
   if (!key.empty()) pool.set("Ssh", Yaml::map().set("KeyName", key));
-  if (!config.on_node_configured.script.empty())
-    pool.set("CustomActions", custom_actions(config.on_node_configured));
-  if (!config.policies.empty()) {
-    Yaml policies = Yaml::list();
-    for (const std::string& policy : config.policies) policies.add(Yaml::map().set("Policy", policy));
-    pool.set("Iam", Yaml::map().set("AdditionalIamPolicies", policies));
-  }
+  add_script(pool, config);
+  add_access(pool, config, /*is_login=*/true);
   return Yaml::map().set("Pools", Yaml::list().add(pool));
 }
 
@@ -124,8 +117,7 @@ Yaml queue_node(const Queue& queue, const ClusterConfig& config, const Catalogue
   if (queue.exclusive) node.set("JobExclusiveAllocation", true);
   if (queue.gpu_health_check)
     node.set("HealthChecks", Yaml::map().set("Gpu", Yaml::map().set("Enabled", true)));
-  if (!config.on_node_configured.script.empty())
-    node.set("CustomActions", custom_actions(config.on_node_configured));
+  add_script(node, config);
   add_access(node, config);
   Yaml resources = Yaml::list();
   for (const ComputeResource& resource : queue.resources)
@@ -182,27 +174,24 @@ Yaml ebs_settings(const Storage& storage) {
 }
 
 Yaml storage_node(const Storage& storage) {
-  Yaml node = Yaml::map();
-  node.set("Name", storage.name);
+  const auto node = [&](const std::string& type, const Yaml& settings) {
+    return Yaml::map()
+        .set("Name", storage.name)
+        .set("StorageType", type)
+        .set("MountDir", storage.mount)
+        .set(type + "Settings", settings);
+  };
   switch (storage.kind) {
     case StorageKind::kFsxLustre:
-      return node.set("StorageType", "FsxLustre")
-          .set("MountDir", storage.mount)
-          .set("FsxLustreSettings", lustre_settings(storage));
+      return node("FsxLustre", lustre_settings(storage));
     case StorageKind::kEfs:
-      return node.set("StorageType", "Efs")
-          .set("MountDir", storage.mount)
-          .set("EfsSettings", efs_settings(storage));
+      return node("Efs", efs_settings(storage));
     case StorageKind::kEbs:
-      return node.set("StorageType", "Ebs")
-          .set("MountDir", storage.mount)
-          .set("EbsSettings", ebs_settings(storage));
+      return node("Ebs", ebs_settings(storage));
     case StorageKind::kFsxOpenZfs:
       break;
   }
-  return node.set("StorageType", "FsxOpenZfs")
-      .set("MountDir", storage.mount)
-      .set("FsxOpenZfsSettings", Yaml::map().set("VolumeId", storage.id));
+  return node("FsxOpenZfs", Yaml::map().set("VolumeId", storage.id));
 }
 
 }  // namespace
