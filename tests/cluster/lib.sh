@@ -85,6 +85,9 @@ verdict_of() { sed -n 's/^  "verdict": "\(.*\)".*/\1/p' "$1"; }
 
 # The holder process of a node, whose namespaces are the node.
 holder_of() { cat "$VCLUSTER/$1.holder"; }
+on_node() { # NODE COMMAND…
+  nsenter --net --mount --uts --target "$(holder_of "$1")" "${@:2}"
+}
 # The processes of a node, without its holder.
 processes_of() {
   local space
@@ -100,8 +103,7 @@ power_off() { # NODE…: at once, and as when the cables are pulled first
 }
 power_on() {
   ip link set "v${1#n}" up
-  nsenter --net --mount --uts --target "$(holder_of "$1")" slurmd -N "$1" -f "$VCLUSTER/slurm.conf" ||
-    fail "$1 does not come up again"
+  on_node "$1" slurmd -N "$1" -f "$VCLUSTER/slurm.conf" || fail "$1 does not come up again"
   until_true 10 node_is_idle "$1" && return
   # slurmctld may wait minutes for the end of a job that died with the node; this is what an administrator does.
   scontrol update "nodename=$1" state=down reason="came back without its job"
@@ -143,11 +145,6 @@ run_cases() {
     echo "ok ${case//_/ } ($(($(now_ms) - begin)) ms)"
   done
   [ "$ran" -gt 0 ] || exit 77
-}
-on_node() { # NODE COMMAND…
-  local node=$1
-  shift
-  nsenter --net --mount --uts --target "$(cat "$VCLUSTER/$node.holder")" "$@"
 }
 # slow_links NODES RATE: both ends of each node's link carry no more. A small burst: what a link lets through at once after
 # it has rested is no part of its rate. TCP is controlled by cubic there, as on most clusters, whatever the host's default is:
