@@ -262,7 +262,7 @@ Status Engine::start(Channel& channel, const Collective& collective, uint64_t* t
     *ticket = channel.posted = next;
     if (memory_ != nullptr) memory_->set_posted(channel.id, next);
   }
-  if (!may_help() || !begin_here()) wake();
+  if (!callers_help_ || !begin_here()) wake();
   return {};
 }
 
@@ -323,7 +323,7 @@ Status Engine::wait(Channel& channel, uint64_t ticket, milliseconds timeout) {
   if (ticket == 0 || ticket > channel.posted) {
     return {SHARDRUN_COMM_INVALID, fmt::format("channel {} has given no ticket {}", channel.id, ticket)};
   }
-  if (may_help()) help(channel, ticket);
+  if (callers_help_) help(channel, ticket);
   std::unique_lock lock(mutex_);
   const auto over = [&] { return is_over(channel, ticket); };
   ++waiting_;

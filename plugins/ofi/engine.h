@@ -130,7 +130,6 @@ class Engine {
   void wake() const;
 
   // The caller's side; no lock is held.
-  bool may_help() const { return callers_help_; }
   // Whoever takes turns looks for work so long before it sleeps.
   static constexpr std::chrono::microseconds kLookTime{1000};
   bool begin_here();

@@ -55,8 +55,8 @@ void Engine::run() {
       idle_rounds_ = 0;
       last_moved = Clock::now();
       // What else may have come meanwhile shows where it looks before it sleeps.
-      if (!has_helper_ && (may_help() || backlog_ || control_waits_ || any_is_stale(active_))) continue;
-    } else if (may_help() && waiting_ > 0 && !has_helper_ && Clock::now() - last_moved < kLookTime) {
+      if (!has_helper_ && (callers_help_ || backlog_ || control_waits_ || any_is_stale(active_))) continue;
+    } else if (callers_help_ && waiting_ > 0 && !has_helper_ && Clock::now() - last_moved < kLookTime) {
       sched_yield();  // nothing is computed here meanwhile
       continue;
     }
@@ -249,7 +249,7 @@ bool Engine::advance(ActiveOperation& active) {
     moved |= active.goes_on;
     if (operation.needs_region()) active.channel->regions[operation.ticket % 2]->take_news(&to_notify_);
     if (!active.goes_on) break;
-    if (may_help()) ring_bells();
+    if (callers_help_) ring_bells();
   }
   return moved;
 }
