@@ -16,7 +16,10 @@ namespace {
 
 using base::Code;
 using base::Error;
+using base::member;
 using base::Result;
+using base::text_of;
+using nlohmann::json;
 
 struct Kind {
   const char* name;
@@ -37,42 +40,29 @@ std::vector<std::string> kubectl(std::vector<std::string> words, const std::stri
   return words;
 }
 
-// The text at a path of members; "" where it is none.
-std::string text_at(const nlohmann::json& value, std::initializer_list<const char*> path) {
-  const nlohmann::json* at = &value;
-  for (const char* key : path) {
-    if (!at->is_object()) return "";
-    const auto found = at->find(key);
-    if (found == at->end()) return "";
-    at = &*found;
-  }
-  return at->is_string() ? at->get<std::string>() : "";
-}
-
 }  // namespace
 
 Result<KubernetesJob> parse_kubernetes_job(std::string_view text) {
-  const nlohmann::json json = base::parse_json(text);
+  const json answer = base::parse_json(text);
+  const json &metadata = member(answer, "metadata"), &status = member(answer, "status"),
+             &conditions = member(status, "conditions");
   KubernetesJob job;
-  job.kind = text_at(json, {"kind"});
-  job.name = text_at(json, {"metadata", "name"});
-  job.name_space = text_at(json, {"metadata", "namespace"});
+  job.kind = text_of(member(answer, "kind"));
+  job.name = text_of(member(metadata, "name"));
+  job.name_space = text_of(member(metadata, "namespace"));
   const bool known = std::ranges::any_of(kKinds, [&](const Kind& kind) { return job.kind == kind.name; });
   if (!known || job.name.empty()) return Error(Code::kCorrupt, "kubectl answered with no job of Kubeflow's");
-  job.started = text_at(json, {"status", "startTime"});
-  job.ended = text_at(json, {"status", "completionTime"});
+  job.started = text_of(member(status, "startTime"));
+  job.ended = text_of(member(status, "completionTime"));
   job.state = "Waiting";
-  const auto status = json.find("status");
-  const auto conditions = status != json.end() && status->is_object() ? status->find("conditions") : status;
-  if (status == json.end() || !status->is_object() || conditions == status->end() || !conditions->is_array())
-    return job;
+  if (!conditions.is_array()) return job;
   std::string newest;
-  for (const nlohmann::json& condition : *conditions) {
-    const std::string since = text_at(condition, {"lastTransitionTime"});
-    if (text_at(condition, {"status"}) != "True" || since < newest) continue;
+  for (const json& condition : conditions) {
+    const std::string since = text_of(member(condition, "lastTransitionTime"));
+    if (text_of(member(condition, "status")) != "True" || since < newest) continue;
     newest = since;  // times of one form compare as texts
-    job.state = text_at(condition, {"type"});
-    job.message = text_at(condition, {"message"});
+    job.state = text_of(member(condition, "type"));
+    job.message = text_of(member(condition, "message"));
   }
   return job;
 }

@@ -10,7 +10,9 @@ namespace {
 
 using base::Code;
 using base::Error;
+using base::member;
 using base::Result;
+using base::text_of;
 
 std::vector<std::string> cloudformation(std::vector<std::string> words, const std::string& region) {
   words.insert(words.begin(), {"aws", "cloudformation"});
@@ -46,13 +48,10 @@ Result<Network> parse_network(std::string_view text) {
   Network network;
   if (outputs.is_array()) {
     for (const nlohmann::json& output : outputs) {
-      if (!output.is_object()) continue;
-      const auto word = [&](const char* key) {
-        const auto found = output.find(key);
-        return found != output.end() && found->is_string() ? found->get<std::string>() : std::string();
-      };
-      if (word("OutputKey") == "PublicSubnetId") network.public_subnet = word("OutputValue");
-      if (word("OutputKey") == "PrivateSubnetId") network.private_subnet = word("OutputValue");
+      const std::string key = text_of(member(output, "OutputKey")),
+                        value = text_of(member(output, "OutputValue"));
+      if (key == "PublicSubnetId") network.public_subnet = value;
+      if (key == "PrivateSubnetId") network.private_subnet = value;
     }
   }
   for (const auto& [name, subnet] : {std::pair("PublicSubnetId", &network.public_subnet),

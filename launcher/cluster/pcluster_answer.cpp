@@ -15,6 +15,7 @@ namespace {
 
 using base::Code;
 using base::Error;
+using base::member;
 using base::Result;
 using nlohmann::json;
 
@@ -22,23 +23,14 @@ constexpr size_t kLongestWords = 2000;
 
 // Returns a string member made fit for a terminal; empty where there is none.
 std::string text_of(const json& object, const char* key) {
-  if (!object.is_object()) return "";
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_string()) return "";
-  return spec::printable(found->get_ref<const std::string&>(), kLongestWords);
-}
-
-const json* member(const json& object, const char* key) {
-  if (!object.is_object()) return nullptr;
-  const auto found = object.find(key);
-  return found == object.end() ? nullptr : &*found;
+  return spec::printable(base::text_of(member(object, key)), kLongestWords);
 }
 
 // Returns "level: message" for each validator.
-std::vector<std::string> messages_of(const json* list) {
+std::vector<std::string> messages_of(const json& list) {
   std::vector<std::string> messages;
-  if (list == nullptr || !list->is_array()) return messages;
-  for (const json& one : *list) {
+  if (!list.is_array()) return messages;
+  for (const json& one : list) {
     const std::string message = text_of(one, "message"), level = text_of(one, "level");
     if (!message.empty()) messages.push_back(level.empty() ? message : level + ": " + message);
   }
@@ -57,14 +49,13 @@ ClusterState state_of(const json& cluster) {
   state.fleet_status = text_of(cluster, "computeFleetStatus");
   state.created = text_of(cluster, "creationTime");
   state.updated = text_of(cluster, "lastUpdatedTime");
-  if (const json* head = member(cluster, "headNode"); head != nullptr) {
-    state.head_type = text_of(*head, "instanceType");
-    state.head_state = text_of(*head, "state");
-    state.head_address = text_of(*head, "publicIpAddress");
-    if (state.head_address.empty()) state.head_address = text_of(*head, "privateIpAddress");
-  }
-  if (const json* failures = member(cluster, "failures"); failures != nullptr && failures->is_array()) {
-    for (const json& failure : *failures) {
+  const json& head = member(cluster, "headNode");
+  state.head_type = text_of(head, "instanceType");
+  state.head_state = text_of(head, "state");
+  state.head_address = text_of(head, "publicIpAddress");
+  if (state.head_address.empty()) state.head_address = text_of(head, "privateIpAddress");
+  if (const json& failures = member(cluster, "failures"); failures.is_array()) {
+    for (const json& failure : failures) {
       const std::string code = text_of(failure, "failureCode"), reason = text_of(failure, "failureReason");
       if (!code.empty() || !reason.empty())
         state.failures.push_back(code.empty() || reason.empty() ? code + reason : code + ": " + reason);
@@ -89,8 +80,8 @@ bool has_any(const std::string& text, std::initializer_list<const char*> words) 
 
 Result<ClusterState> parse_cluster_state(std::string_view text) {
   const json document = base::parse_json(text);
-  const json* cluster = member(document, "cluster");
-  ClusterState state = state_of(cluster != nullptr ? *cluster : document);
+  const json& cluster = member(document, "cluster");
+  ClusterState state = state_of(cluster.is_null() ? document : cluster);
   if (state.name.empty() || state.status.empty()) return no_answer(text);
   state.notes = messages_of(member(document, "validationMessages"));
   return state;
@@ -98,11 +89,11 @@ Result<ClusterState> parse_cluster_state(std::string_view text) {
 
 Result<ClusterList> parse_cluster_list(std::string_view text) {
   const json document = base::parse_json(text);
-  const json* clusters = member(document, "clusters");
-  if (clusters == nullptr || !clusters->is_array()) return no_answer(text);
+  const json& clusters = member(document, "clusters");
+  if (!clusters.is_array()) return no_answer(text);
   ClusterList list;
   list.next_token = text_of(document, "nextToken");
-  for (const json& cluster : *clusters) list.clusters.push_back(state_of(cluster));
+  for (const json& cluster : clusters) list.clusters.push_back(state_of(cluster));
   return list;
 }
 

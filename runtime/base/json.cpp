@@ -32,6 +32,16 @@ json parse_json(std::string_view text) {
   return json::parse(text, /*callback=*/nullptr, /*allow_exceptions=*/false);
 }
 
+const json& member(const json& object, const char* name) {
+  static const json kNull;
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  return found != object.end() ? *found : kNull;
+}
+
+std::string text_of(const json& value) {
+  return value.is_string() ? value.get<std::string>() : std::string();
+}
+
 std::string json_text(const json& value, int indent) {
   return value.dump(indent, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
 }

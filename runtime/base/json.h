@@ -18,6 +18,11 @@ bool nests_too_deep(std::string_view text);
 // Returns what `text` says; for text that is not JSON, or nests too deep, a value that is_discarded().
 nlohmann::json parse_json(std::string_view text);
 
+// Returns a member of an object; null where `object` is none or has none of that name.
+const nlohmann::json& member(const nlohmann::json& object, const char* name);
+// Returns what a string says; "" for every other value.
+std::string text_of(const nlohmann::json& value);
+
 // Prints with `indent` spaces a level, or on one line if it is negative. Never throws: bytes that are not UTF-8
 // become U+FFFD.
 std::string json_text(const nlohmann::json& value, int indent = -1);

@@ -24,12 +24,8 @@ constexpr uint64_t kLargestConfig = 16 << 20;
 
 // Returns a member that is a text, or a token as an object with its content; "" where there is neither.
 std::string text_at(const json& object, const char* key) {
-  if (!object.is_object()) return "";
-  const auto found = object.find(key);
-  if (found == object.end()) return "";
-  if (found->is_object() && found->contains("content") && found->at("content").is_string())
-    return found->at("content").get<std::string>();
-  return found->is_string() ? found->get<std::string>() : "";
+  const json& found = base::member(object, key);
+  return base::text_of(found.is_object() ? base::member(found, "content") : found);
 }
 
 // Of several templates it is the one called "default".

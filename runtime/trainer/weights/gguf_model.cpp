@@ -16,6 +16,8 @@ namespace {
 
 using base::Code;
 using base::Error;
+using base::member;
+using base::text_of;
 using nlohmann::json;
 
 constexpr uint32_t kAllF32 = 0, kMostlyBf16 = 32;                            // general.file_type
@@ -23,11 +25,6 @@ constexpr int32_t kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5;  // 
 
 Error refused(std::string what) {
   return Error(Code::kInvalid, fmt::format("no GGUF is made of this: {}; export without --gguf", what));
-}
-
-std::string text_in(const json& object, const char* key) {
-  const auto found = object.is_object() ? object.find(key) : object.end();
-  return object.is_object() && found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 // Returns what llama.cpp calls the way in which a tokenizer cuts words; "" where it has no name that we know.
@@ -64,7 +61,7 @@ Vocabulary vocabulary_of(const json& tokenizer, size_t size) {
   for (const auto& [text, id] : tokenizer["model"]["vocab"].items()) vocabulary.set(id, text, kNormal);
   const json added = tokenizer.value("added_tokens", json::array());
   for (const json& one : added)
-    vocabulary.set(one.value("id", json()), text_in(one, "content"),
+    vocabulary.set(one.value("id", json()), text_of(member(one, "content")),
                    one.value("special", false) ? kControl : kUserDefined);
   return vocabulary;
 }
@@ -81,8 +78,8 @@ std::vector<std::string> merges_of(const json& merges) {
 
 // Returns a token of tokenizer_config.json: a text, or an object with its content.
 std::string token_in(const json& config, const char* key) {
-  const std::string text = text_in(config, key);
-  return text.empty() && config.is_object() ? text_in(config.value(key, json()), "content") : text;
+  const json& token = member(config, key);
+  return text_of(token.is_object() ? member(token, "content") : token);
 }
 
 // Returns the token that a post-processor places before each text; "" for none.
@@ -93,7 +90,7 @@ std::string begin_placed_by(const json& processor) {
   const json single = processor.value("single", json::array());
   const json first =
       single.is_array() && !single.empty() && single[0].is_object() ? single[0] : json::object();
-  return text_in(first.value("SpecialToken", json()), "id");
+  return text_of(member(member(first, "SpecialToken"), "id"));
 }
 
 Result<void> add_tokenizer(const GgufSource& source, size_t size, GgufFacts& facts) {
@@ -103,8 +100,9 @@ Result<void> add_tokenizer(const GgufSource& source, size_t size, GgufFacts& fac
   const json pre = tokenizer.is_object() ? tokenizer.value("pre_tokenizer", json()) : json();
   const std::string cut = pre_tokenizer_name(pre);
   const json normalizer = tokenizer.is_object() ? tokenizer.value("normalizer", json()) : json();
-  const bool as_it_is = normalizer.is_null() || (cut == "qwen2" && text_in(normalizer, "type") == "NFC");
-  if (text_in(model, "type") != "BPE" || !model.value("vocab", json()).is_object() || cut.empty() ||
+  const bool as_it_is =
+      normalizer.is_null() || (cut == "qwen2" && text_of(member(normalizer, "type")) == "NFC");
+  if (text_of(member(model, "type")) != "BPE" || !model.value("vocab", json()).is_object() || cut.empty() ||
       !as_it_is)
     return refused(
         "its tokenizer is no tokenizer.json with byte-level BPE that cuts words as Llama 3, Qwen 2, SmolLM "
@@ -126,7 +124,7 @@ Result<void> add_tokenizer(const GgufSource& source, size_t size, GgufFacts& fac
     facts.number("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(id));
   facts.truth("tokenizer.ggml.add_bos_token", begins);
   const std::string talk =
-      source.chat_template.empty() ? text_in(config, "chat_template") : source.chat_template;
+      source.chat_template.empty() ? text_of(member(config, "chat_template")) : source.chat_template;
   if (!talk.empty()) facts.text("tokenizer.chat_template", talk);
   return {};
 }
@@ -162,7 +160,7 @@ constexpr int64_t kLargestSize = 1 << 24;
 // Throws json::exception when a member is of another type.
 Result<GgufModel> describe(const GgufSource& source) {
   const json config = base::parse_json(source.config);
-  const std::string type = text_in(config, "model_type");
+  const std::string type = text_of(member(config, "model_type"));
   if (type != "llama" && type != "qwen2" && type != "qwen3")
     return refused(
         fmt::format("its model_type is \"{}\", and llama, qwen2 and qwen3 are served", base::visible(type)));
@@ -201,8 +199,8 @@ Result<GgufModel> describe(const GgufSource& source) {
   facts.real(type + ".attention.layer_norm_rms_epsilon",
              static_cast<float>(config.value("rms_norm_eps", 1e-5)));
   facts.real(type + ".rope.freq_base", static_cast<float>(theta));
-  if (text_in(rope, "rope_type") == "llama3") model.rope_factors = factors_of(rope, theta, head);
-  if (text_in(rope, "rope_type") == "linear") {
+  if (text_of(member(rope, "rope_type")) == "llama3") model.rope_factors = factors_of(rope, theta, head);
+  if (text_of(member(rope, "rope_type")) == "linear") {
     facts.text(type + ".rope.scaling.type", "linear");
     facts.real(type + ".rope.scaling.factor", static_cast<float>(rope.value("factor", 1.0)));
   }

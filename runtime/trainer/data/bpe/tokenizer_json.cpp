@@ -15,6 +15,8 @@ namespace {
 
 using base::Code;
 using base::Error;
+using base::member;
+using base::text_of;
 using Json = nlohmann::json;
 
 constexpr int32_t kMaximumId = (1 << 24) - 1;
@@ -29,16 +31,6 @@ Error not_served(std::string what) {
   return Error(Code::kInvalid, std::move(what));
 }
 
-// Returns a member of an object, null where there is none.
-const Json& member(const Json& object, const char* name) {
-  static const Json kNull;
-  const auto found = object.is_object() ? object.find(name) : object.end();
-  return object.is_object() && found != object.end() ? *found : kNull;
-}
-
-std::string text_of(const Json& value) {
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
 bool flag(const Json& object, const char* name, bool otherwise) {
   const Json& value = member(object, name);
   return value.is_boolean() ? value.get<bool>() : otherwise;
