@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <memory>
@@ -15,7 +14,6 @@ namespace {
 
 using base::Result;
 using comm::Communicator;
-using comm::Pending;
 
 constexpr size_t kRoundsOfBatch = 2;
 constexpr int kMostBatches = 10;
@@ -27,20 +25,6 @@ constexpr int kMostLooks = 3;
 constexpr size_t kFewestFloats = size_t{1} << 18, kMostFloats = size_t{1} << 24;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-Result<void> complete(Communicator& group, Result<Pending> started) {
-  RETURN_IF_ERROR(started);
-  return group.wait(*started);
-}
-
-// Returns everyone's value, in the order of the group's ranks.
-template <typename T>
-Result<std::vector<T>> gather(Communicator& group, const T& mine) {
-  std::vector<T> all(group.size());
-  RETURN_IF_ERROR(complete(
-      group, group.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)))));
-  return all;
-}
-
 // Returns the best of some rounds, each as long as it took the slowest rank; the same on all ranks of the group. A
 // best within `good_seconds` ends the rounds; while it is not reached, they go on for longer.
 Result<double> best_seconds(Communicator& group, std::span<float> buffer, double patience,
@@ -50,10 +34,10 @@ Result<double> best_seconds(Communicator& group, std::span<float> buffer, double
     std::array<double, kRoundsOfBatch> mine{};
     for (double& seconds : mine) {
       const auto begin = std::chrono::steady_clock::now();
-      RETURN_IF_ERROR(complete(group, group.all_reduce(buffer)));
+      RETURN_IF_ERROR(comm::complete(group, group.all_reduce(buffer)));
       seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     }
-    ASSIGN_OR_RETURN(const auto all, gather(group, mine));
+    ASSIGN_OR_RETURN(const auto all, comm::gather_values(group, std::vector{mine}));
     for (size_t round = 0; round < mine.size(); ++round) {
       double slowest = 0.0;
       for (const auto& took : all) slowest = std::max(slowest, took[round]);
@@ -106,12 +90,12 @@ class NetworkCheck {
   // Finds out who is there, and how their clocks differ.
   Result<void> meet_nodes() {
     Card mine{};
-    std::memcpy(mine.node.data(), options_.node.data(), std::min(options_.node.size(), mine.node.size() - 1));
+    options_.node.copy(mine.node.data(), mine.node.size() - 1);
     for (double& reading : mine.readings) {
       reading = base::unix_now();
-      RETURN_IF_ERROR(complete(*world_, world_->barrier()));
+      RETURN_IF_ERROR(comm::complete(*world_, world_->barrier()));
     }
-    ASSIGN_OR_RETURN(const auto cards, gather(*world_, mine));
+    ASSIGN_OR_RETURN(const auto cards, comm::gather_values(*world_, std::vector{mine}));
     for (size_t rank = 0; rank < cards.size(); ++rank) {
       const int node = meeting_.members[rank] / options_.ranks_per_node;
       if (nodes_.empty() || nodes_.back() != node) {
@@ -185,7 +169,7 @@ class NetworkCheck {
     double forward = 0.0;
     const std::array<int, 2> edges = {mine, (mine + count - 1) % count};
     for (int round = 0; round < 2 + count % 2; ++round) {
-      RETURN_IF_ERROR(complete(*world_, world_->barrier()));
+      RETURN_IF_ERROR(comm::complete(*world_, world_->barrier()));
       for (const int edge : edges) {
         if (pair_round(edge, count) != round) continue;
         ASSIGN_OR_RETURN(auto group, pair(edge));
@@ -193,7 +177,7 @@ class NetworkCheck {
         if (edge == mine) forward = bandwidth(buffer_.size(), (group)->size(), seconds);
       }
     }
-    return gather(*world_, forward);
+    return comm::gather_values(*world_, std::vector{forward});
   }
 
   const NetworkOptions& options_;

@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "runtime/measure/group_values.h"
+#include "runtime/measure/clocks.h"
 #include "runtime/trainer/model/llama.h"
 
 namespace shardrun::measure {
@@ -124,7 +124,7 @@ base::Result<std::vector<Window>> run(comm::Communicator& world, const StepProbe
   ASSIGN_OR_RETURN(auto bench, Bench::create(probe, checkpointing, cpus));
   Window cold;
   RETURN_IF_ERROR(bench.round(cold));
-  RETURN_IF_ERROR(complete(world, world.barrier()));
+  RETURN_IF_ERROR(comm::complete(world, world.barrier()));
   std::vector<Window> timed(static_cast<size_t>(windows));
   for (Window& window : timed) {
     const double begin = cpu_seconds();
@@ -141,7 +141,7 @@ base::Result<void> pool(comm::Communicator& world, const std::vector<Window>& wi
                         std::vector<double>& pooled) {
   std::vector<double> means;
   for (const Window& window : windows) means.push_back((window.*kind).mean());
-  ASSIGN_OR_RETURN(const auto all, gather_values(world, std::move(means)));
+  ASSIGN_OR_RETURN(const auto all, comm::gather_values(world, means));
   pooled.insert(pooled.end(), all.begin(), all.end());
   return {};
 }

@@ -151,7 +151,7 @@ class Measurement {
   // `expected` is the seconds of one collective; 0 if nobody knows.
   Result<void> time(Timed& timed, double expected) {
     Stream stream(*timed.group->group, timed.probe, clocks_);
-    RETURN_IF_ERROR(complete(world_, world_.barrier()));
+    RETURN_IF_ERROR(comm::complete(world_, world_.barrier()));
     if (expected == 0.0) {
       const double begin = clocks_.wall();
       RETURN_IF_ERROR(stream.run(0, 1));
@@ -164,7 +164,7 @@ class Measurement {
     const double cpu_begin = clocks_.cpu();
     ASSIGN_OR_RETURN(auto seconds, stream.run(parts, rounds / parts));
     seconds.push_back((clocks_.cpu() - cpu_begin) / Stream::count_of(parts, rounds / parts));
-    ASSIGN_OR_RETURN(const auto means, mean(std::move(seconds)));
+    ASSIGN_OR_RETURN(const auto means, mean(seconds));
     const std::vector<double> parts_seconds(means.begin(), means.end() - 1);
     timed.latest = mean_of(parts_seconds);
     timed.seconds.insert(timed.seconds.end(), parts_seconds.begin(), parts_seconds.end());
@@ -189,7 +189,7 @@ class Measurement {
     const double alone = timed.latest;
     const int count = std::clamp(static_cast<int>(kPatience / alone), kLeastBeside, kMostBeside);
     const auto turns = std::max<int64_t>(1, static_cast<int64_t>(0.5 * alone * alone_turns.per_second + 0.5));
-    RETURN_IF_ERROR(complete(world_, world_.barrier()));
+    RETURN_IF_ERROR(comm::complete(world_, world_.barrier()));
     ASSIGN_OR_RETURN(const auto beside, stream.run_beside(count, turns));
     const double computing = static_cast<double>(count * turns) * alone_turns.cpu;
     ASSIGN_OR_RETURN(const auto means, mean({beside.computed, beside.waited, beside.cpu - computing}));
@@ -206,7 +206,7 @@ class Measurement {
   };
   // Counts turns of computing while all ranks compute and nothing is under way.
   Result<Turns> count_turns() {
-    RETURN_IF_ERROR(complete(world_, world_.barrier()));
+    RETURN_IF_ERROR(comm::complete(world_, world_.barrier()));
     const double begin = clocks_.wall(), cpu_begin = clocks_.cpu();
     double turns = 0.0, now = begin;
     for (; now - begin < kTurnsTime; now = clocks_.wall(), turns += 1.0) clocks_.work();
@@ -214,11 +214,11 @@ class Measurement {
     return Turns{means[0], means[1]};
   }
   // Returns the mean over all ranks of each value.
-  Result<std::vector<double>> mean(std::vector<double> mine) {
-    const size_t count = mine.size();
-    ASSIGN_OR_RETURN(const auto all, gather_values(world_, std::move(mine)));
-    std::vector<double> means(count, 0.0);
-    for (size_t i = 0; i < all.size(); ++i) means[i % count] += all[i] / static_cast<double>(world_.size());
+  Result<std::vector<double>> mean(const std::vector<double>& mine) {
+    ASSIGN_OR_RETURN(const auto all, comm::gather_values(world_, mine));
+    std::vector<double> means(mine.size(), 0.0);
+    for (size_t i = 0; i < all.size(); ++i)
+      means[i % mine.size()] += all[i] / static_cast<double>(world_.size());
     return means;
   }
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/measure/group_values.h"
+#include "runtime/measure/clocks.h"
 #include "runtime/record/calibration.h"
 #include "runtime/trainer/comm/communicator.h"
 

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "runtime/base/memory.h"
-#include "runtime/measure/group_values.h"
+#include "runtime/measure/clocks.h"
 #include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/optim/adamw.h"
 
@@ -21,14 +21,14 @@ constexpr int64_t kParameters = 4 << 20;  // parameters of an update: likewise
 template <typename Work>
 base::Result<std::vector<double>> time_rounds(comm::Communicator& world, int cpus, const Work& work) {
   work();
-  RETURN_IF_ERROR(complete(world, world.barrier()));
+  RETURN_IF_ERROR(comm::complete(world, world.barrier()));
   std::vector<double> mine;
   for (int round = 0; round < kRounds; ++round) {
     const double begin = cpu_seconds();
     work();
     mine.push_back((cpu_seconds() - begin) / cpus);
   }
-  return gather_values(world, std::move(mine));
+  return comm::gather_values(world, mine);
 }
 
 template <typename Work>

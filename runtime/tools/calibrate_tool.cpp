@@ -8,7 +8,6 @@
 #include <array>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <optional>
 #include <set>
 #include <string>
@@ -25,7 +24,6 @@
 #include "runtime/contract/rank_job.h"
 #include "runtime/measure/block_times.h"
 #include "runtime/measure/collective_times.h"
-#include "runtime/measure/group_values.h"
 #include "runtime/measure/machine_rates.h"
 #include "runtime/record/calibration.h"
 #include "runtime/trainer/comm/world.h"
@@ -132,15 +130,11 @@ class Calibrator {
   Result<void> describe() {
     Card mine;
     const auto boot = base::read_file("/proc/sys/kernel/random/boot_id");
-    const std::string id = boot ? *boot : job_.env.node_name;
-    std::memcpy(mine.boot.data(), id.data(), std::min(id.size(), mine.boot.size() - 1));
-    std::memcpy(mine.node.data(), job_.env.node_name.data(),
-                std::min(job_.env.node_name.size(), mine.node.size() - 1));
+    (boot ? *boot : job_.env.node_name).copy(mine.boot.data(), mine.boot.size() - 1);
+    job_.env.node_name.copy(mine.node.data(), mine.node.size() - 1);
     mine.cpus = offered_cpus();
-    comm::Communicator& all = *world_.communicators.front();
-    std::vector<Card> cards(all.size());
-    RETURN_IF_ERROR(measure::complete(
-        all, all.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(cards)))));
+    ASSIGN_OR_RETURN(const auto cards,
+                     comm::gather_values(*world_.communicators.front(), std::vector{mine}));
     std::set<std::string> boots, nodes;
     cpu_set_t offered = mine.cpus;
     for (const Card& card : cards) {

@@ -244,10 +244,7 @@ class CheckedCommunicator : public Communicator {
 
   Result<void> check_same(const Open& open, std::span<const std::byte> result, int root) {
     const uint32_t own = base::crc32c(result);
-    std::vector<uint32_t> all(static_cast<size_t>(size()));
-    ASSIGN_OR_RETURN(const auto pending, inner_.all_gather(std::as_bytes(std::span(&own, 1)),
-                                                           std::as_writable_bytes(std::span(all))));
-    RETURN_IF_ERROR(inner_.wait(pending));
+    ASSIGN_OR_RETURN(const auto all, gather_values(inner_, std::vector{own}));
     for (int other = 0; other < size(); ++other) {
       if (all[other] == all[root]) continue;
       return Error(

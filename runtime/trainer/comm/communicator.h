@@ -29,6 +29,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/base/compute.h"
 #include "runtime/base/result.h"
@@ -84,5 +85,25 @@ class Communicator {
   // nothing.
   virtual void abort(const std::string& reason) { static_cast<void>(reason); }
 };
+
+// Waits for an operation that has just been begun.
+inline Result<void> complete(Communicator& group, Result<Pending> pending) {
+  RETURN_IF_ERROR(pending);
+  return group.wait(*pending);
+}
+
+// Brings rank 0's bytes to every rank.
+inline Result<void> broadcast(Communicator& group, std::span<std::byte> bytes) {
+  return complete(group, group.broadcast(bytes, /*root=*/0));
+}
+
+// Returns everybody's values by rank; each rank has equally many, and copying their bytes copies them. In host memory.
+template <typename T>
+Result<std::vector<T>> gather_values(Communicator& group, const std::vector<T>& mine) {
+  std::vector<T> all(mine.size() * static_cast<size_t>(group.size()));
+  RETURN_IF_ERROR(complete(
+      group, group.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)))));
+  return all;
+}
 
 }  // namespace shardrun::comm

@@ -113,9 +113,7 @@ Result<World> connect_world(const WorldOptions& given) {
   world.sums_in_rank_order = session.sums_in_rank_order();
   // The first group may be smaller than the world, so a barrier of the whole world shows that everyone has met.
   ASSIGN_OR_RETURN(auto everyone, session.communicator(static_cast<int>(options.groups.size())));
-  auto barrier = (everyone)->barrier();
-  RETURN_IF_ERROR(barrier);
-  RETURN_IF_ERROR((everyone)->wait(*barrier));
+  RETURN_IF_ERROR(complete(*everyone, everyone->barrier()));
   return world;
 }
 

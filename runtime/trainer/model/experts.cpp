@@ -52,8 +52,7 @@ Result<void> Experts<T>::route(Activations& a, const T* x, const T* router) {
   const auto mine = all.subspan(ranks_->rank() * s_.E, s_.E);
   std::fill(mine.begin(), mine.end(), 0);
   for (int64_t i = 0; i < s_.N * s_.k; ++i) ++mine[a.chosen[i]];
-  ASSIGN_OR_RETURN(const auto pending, ranks_->all_gather(std::as_bytes(mine), std::as_writable_bytes(all)));
-  return ranks_->wait(pending);
+  return comm::complete(*ranks_, ranks_->all_gather(std::as_bytes(mine), std::as_writable_bytes(all)));
 }
 
 template <typename T>
@@ -139,8 +138,7 @@ Result<void> Experts<T>::exchange(Element* to, const Element* from, int64_t each
   const int64_t received = std::accumulate(receive.begin(), receive.end(), int64_t{0});
   const std::span out(reinterpret_cast<const std::byte*>(from), sent);
   const std::span in(reinterpret_cast<std::byte*>(to), received);
-  ASSIGN_OR_RETURN(const auto pending, ranks_->all_to_all({out, send, in, receive}));
-  return ranks_->wait(pending);
+  return comm::complete(*ranks_, ranks_->all_to_all({out, send, in, receive}));
 }
 
 template <typename T>

@@ -4,12 +4,9 @@ namespace shardrun::model {
 namespace {
 
 Result<void> finish(comm::Communicator& communicator, Result<comm::Pending> pending) {
-  if (pending) {
-    if (auto done = communicator.wait(*pending); !done)
-      return std::move(done).error().context("tensor group");
-    return {};
-  }
-  return std::move(pending).error().context("tensor group");
+  if (auto done = comm::complete(communicator, std::move(pending)); !done)
+    return std::move(done).error().context("tensor group");
+  return {};
 }
 
 }  // namespace

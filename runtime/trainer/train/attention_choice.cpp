@@ -27,11 +27,6 @@ struct Vote {
   int64_t reason_bytes = 0;
 };
 
-Result<void> wait(comm::Communicator& world, Result<comm::Pending> pending) {
-  RETURN_IF_ERROR(pending);
-  return world.wait(*pending);
-}
-
 // What all ranks can: the workspace is the largest. An error says the first rank that cannot, and why.
 Result<kernels::CudnnAttentionUse> agree(comm::Communicator& world,
                                          const Result<kernels::CudnnAttentionUse>& own) {
@@ -39,16 +34,14 @@ Result<kernels::CudnnAttentionUse> agree(comm::Communicator& world,
   Vote mine;
   if (own) mine = {own->version, own->workspace_bytes, 0};
   mine.reason_bytes = static_cast<int64_t>(reason.size());
-  std::vector<Vote> votes(world.size());
-  RETURN_IF_ERROR(wait(
-      world, world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(votes)))));
+  ASSIGN_OR_RETURN(const auto votes, comm::gather_values(world, std::vector{mine}));
   kernels::CudnnAttentionUse all{votes.front().version, 0};
   for (size_t rank = 0; rank < votes.size(); ++rank) {
     const Vote& vote = votes[rank];
     if (vote.version == 0) {
       reason.resize(vote.reason_bytes);
-      RETURN_IF_ERROR(
-          wait(world, world.broadcast(std::as_writable_bytes(std::span(reason)), static_cast<int>(rank))));
+      RETURN_IF_ERROR(comm::complete(
+          world, world.broadcast(std::as_writable_bytes(std::span(reason)), static_cast<int>(rank))));
       return Error(Code::kUnsupported, fmt::format("rank {}: {}", rank, reason));
     }
     if (vote.version != all.version) {

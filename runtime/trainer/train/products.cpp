@@ -20,17 +20,12 @@ using base::Error;
 constexpr uint64_t kMostBytes = uint64_t{1} << 24;
 constexpr std::string_view kSeal = "crc32c ", kMaker = "made for ", kOfCheckpoint = "the checkpoint";
 
-Result<void> broadcast(comm::Communicator& world, std::span<std::byte> bytes) {
-  ASSIGN_OR_RETURN(auto pending, world.broadcast(bytes, /*root=*/0));
-  return world.wait(pending);
-}
-
 // Rank 0's, on every rank.
 Result<std::string> rank0s(comm::Communicator& world, std::string text) {
   uint64_t bytes = text.size();
-  RETURN_IF_ERROR(broadcast(world, std::as_writable_bytes(std::span(&bytes, 1))));
+  RETURN_IF_ERROR(comm::broadcast(world, std::as_writable_bytes(std::span(&bytes, 1))));
   text.resize(bytes);
-  if (bytes > 0) RETURN_IF_ERROR(broadcast(world, std::as_writable_bytes(std::span(text))));
+  if (bytes > 0) RETURN_IF_ERROR(comm::broadcast(world, std::as_writable_bytes(std::span(text))));
   return text;
 }
 
@@ -88,8 +83,7 @@ Found find_table(const Session& session, kernels::Backend& backend, const std::s
 // Every rank takes rank 0's `table`; how many cannot, for theirs is another GPU or cublasLt.
 Result<int64_t> share(kernels::Backend& backend, comm::Communicator& world, const std::string& table) {
   std::array<double, 1> refusals{table.empty() || backend.load_product_table(table) ? 0.0 : 1.0};
-  ASSIGN_OR_RETURN(auto pending, world.all_reduce(std::span<double>(refusals)));
-  RETURN_IF_ERROR(world.wait(pending));
+  RETURN_IF_ERROR(comm::complete(world, world.all_reduce(std::span<double>(refusals))));
   return static_cast<int64_t>(refusals[0]);
 }
 

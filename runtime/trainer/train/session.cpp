@@ -214,8 +214,7 @@ bool Session::repeats_table() const {
 Result<void> Session::sum_over_ends() {
   if (groups_.stages.ends == nullptr) return {};
   const auto table = engine_.gradient().first(engine_.layout().block(0).shard_elements);
-  ASSIGN_OR_RETURN(auto pending, groups_.stages.ends->all_reduce(table));
-  return groups_.stages.ends->wait(pending);
+  return comm::complete(*groups_.stages.ends, groups_.stages.ends->all_reduce(table));
 }
 
 // This rank's part of the squared norm. Whole tensors of a tensor group are its first rank's.
@@ -375,10 +374,7 @@ Result<void> Session::update_fp8_scales() {
   model::Fp8State* const fp8 = model_->fp8();
   if (fp8 == nullptr) return {};
   ASSIGN_OR_RETURN(const auto own, fp8->largest());
-  std::vector<float> all(own.size() * static_cast<size_t>(groups_.world->size()));
-  ASSIGN_OR_RETURN(auto pending, groups_.world->all_gather(std::as_bytes(std::span(own)),
-                                                           std::as_writable_bytes(std::span(all))));
-  RETURN_IF_ERROR(groups_.world->wait(pending));
+  ASSIGN_OR_RETURN(auto all, comm::gather_values(*groups_.world, own));
   const auto first = std::span(all).first(own.size());
   for (size_t at = own.size(); at < all.size(); at += own.size())
     model::take_larger(first, std::span(all).subspan(at, own.size()));
@@ -450,8 +446,7 @@ double Session::unigram_entropy() const {
 }
 
 Result<void> Session::all_reduce(std::span<double> values) {
-  ASSIGN_OR_RETURN(auto pending, groups_.world->all_reduce(values));
-  return groups_.world->wait(pending);
+  return comm::complete(*groups_.world, groups_.world->all_reduce(values));
 }
 
 }  // namespace shardrun::train

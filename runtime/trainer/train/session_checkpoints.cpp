@@ -122,9 +122,7 @@ Result<std::optional<std::string>> Session::resume(const checkpoint::Store& stor
           std::find_if(steps->begin(), steps->end(), [&](int64_t step) { return step < tried; });
       if (next != steps->end()) candidate = *next;
     }
-    ASSIGN_OR_RETURN(auto pending,
-                     groups_.world->broadcast(std::as_writable_bytes(std::span(&candidate, 1)), /*root=*/0));
-    RETURN_IF_ERROR(groups_.world->wait(pending));
+    RETURN_IF_ERROR(comm::broadcast(*groups_.world, std::as_writable_bytes(std::span(&candidate, 1))));
     RETURN_IF_ERROR(steps);
     if (candidate < 0 && tried == std::numeric_limits<int64_t>::max()) {
       RETURN_IF_ERROR(start());
@@ -233,10 +231,9 @@ Result<void> Session::share_parts() {
         };
         std::ranges::copy(piece_of(groups_.replica_rank()), mine.begin());
         const auto gathered = std::span(all).first(piece * replicas);
-        ASSIGN_OR_RETURN(auto pending,
-                         groups_.replica->all_gather(std::as_bytes(std::span(mine).first(piece)),
-                                                     std::as_writable_bytes(gathered)));
-        RETURN_IF_ERROR(groups_.replica->wait(pending));
+        RETURN_IF_ERROR(comm::complete(
+            *groups_.replica, groups_.replica->all_gather(std::as_bytes(std::span(mine).first(piece)),
+                                                          std::as_writable_bytes(gathered))));
         for (int replica = 0; replica < replicas; ++replica) {
           const std::span<float> to = piece_of(replica);
           std::copy_n(gathered.begin() + replica * piece, to.size(), to.begin());

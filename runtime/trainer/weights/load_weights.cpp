@@ -55,16 +55,6 @@ shard::TensorSlice slice_of(const model::ParameterInfo& parameter) {
   return shard::make_slice(parameter.whole_shape(), dimension, parameter.split_begin, count);
 }
 
-Result<void> broadcast(comm::Communicator& world, std::span<std::byte> bytes) {
-  ASSIGN_OR_RETURN(auto pending, world.broadcast(bytes, /*root=*/0));
-  return world.wait(pending);
-}
-
-template <typename T>
-std::span<std::byte> bytes_of(T& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
-}
-
 constexpr size_t kBf16 = 2;  // bytes
 
 // Where weights go: masters in fp32, or frozen weights as bf16's bytes.
@@ -119,7 +109,7 @@ class Loader {
   // Makes rank 0's result everyone's.
   Result<void> agree(const Result<void>& result) {
     Verdict verdict = Verdict::of(result);
-    RETURN_IF_ERROR(broadcast(world_, bytes_of(verdict)));
+    RETURN_IF_ERROR(comm::broadcast(world_, std::as_writable_bytes(std::span(&verdict, 1))));
     return verdict.result();
   }
 
@@ -130,7 +120,7 @@ class Loader {
         types.push_back(files_ ? files_->find(parameter.name)->type : TensorType::kOther);
       }
     }
-    RETURN_IF_ERROR(broadcast(world_, std::as_writable_bytes(std::span(types))));
+    RETURN_IF_ERROR(comm::broadcast(world_, std::as_writable_bytes(std::span(types))));
     auto type = types.begin();
     for (int block = 0; block < layout_.block_count(); ++block) {
       const auto& parameters = blocks_[block].parameters;
