@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/trainer/comm/forwarding_communicator.h"
 
 namespace shardrun::comm {
 namespace {
@@ -59,11 +60,10 @@ constexpr Element element() {
   return {totals_of<Number>, sizeof(Number), kUnit<Number>};
 }
 
-class CheckedCommunicator : public Communicator {
+class CheckedCommunicator : public ForwardingCommunicator {
  public:
-  CheckedCommunicator(Communicator& inner, std::string name) : inner_(inner), name_(std::move(name)) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
+  CheckedCommunicator(Communicator& inner, std::string name)
+      : ForwardingCommunicator(inner), name_(std::move(name)) {}
 
   Result<Pending> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     Open open;
@@ -95,8 +95,6 @@ class CheckedCommunicator : public Communicator {
     open_.emplace(pending.ticket, std::move(open));
     return pending;
   }
-
-  Result<Pending> barrier() override { return inner_.barrier(); }
 
   Result<Pending> all_to_all(const Parts& parts) override {
     Open open;
@@ -138,8 +136,6 @@ class CheckedCommunicator : public Communicator {
     }
     return {};
   }
-
-  void abort(const std::string& reason) override { inner_.abort(reason); }
 
  private:
   enum class Kind { kGather, kReduceScatter, kAllReduce, kBroadcast, kAllToAll };
@@ -255,7 +251,6 @@ class CheckedCommunicator : public Communicator {
     return {};
   }
 
-  Communicator& inner_;
   std::string name_;
   std::map<uint64_t, Open> open_;  // operations in flight, by ticket
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "runtime/trainer/comm/forwarding_communicator.h"
+
 namespace shardrun::train {
 namespace {
 
@@ -10,59 +12,24 @@ double monotonic_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-class WatchedCommunicator : public comm::Communicator {
+class WatchedCommunicator : public comm::ForwardingCommunicator {
  public:
-  WatchedCommunicator(comm::Communicator& inner, Progress& progress) : inner_(inner), progress_(progress) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
+  WatchedCommunicator(comm::Communicator& inner, Progress& progress)
+      : ForwardingCommunicator(inner), progress_(progress) {}
 
-  comm::Result<comm::Pending> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    progress_.enter_collective();
-    return inner_.all_gather(mine, all);
-  }
-  comm::Result<comm::Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
-    progress_.enter_collective();
-    return inner_.reduce_scatter(full, mine);
-  }
-  comm::Result<comm::Pending> reduce_scatter(std::span<const base::Bf16> full,
-                                             std::span<base::Bf16> mine) override {
-    progress_.enter_collective();
-    return inner_.reduce_scatter(full, mine);
-  }
-  comm::Result<comm::Pending> all_reduce(std::span<base::Bf16> buffer) override {
-    progress_.enter_collective();
-    return inner_.all_reduce(buffer);
-  }
-  comm::Result<comm::Pending> all_reduce(std::span<float> buffer) override {
-    progress_.enter_collective();
-    return inner_.all_reduce(buffer);
-  }
-  comm::Result<comm::Pending> all_reduce(std::span<double> buffer) override {
-    progress_.enter_collective();
-    return inner_.all_reduce(buffer);
-  }
-  comm::Result<comm::Pending> broadcast(std::span<std::byte> buffer, int root) override {
-    progress_.enter_collective();
-    return inner_.broadcast(buffer, root);
-  }
-  comm::Result<comm::Pending> all_to_all(const Parts& parts) override {
-    progress_.enter_collective();
-    return inner_.all_to_all(parts);
-  }
-  comm::Result<comm::Pending> barrier() override {
-    progress_.enter_collective();
-    return inner_.barrier();
-  }
   comm::Result<void> wait(comm::Pending pending) override {
     progress_.begin_wait();
     auto done = inner_.wait(pending);
     progress_.end_wait();
     return done;
   }
-  void abort(const std::string& reason) override { inner_.abort(reason); }
 
  private:
-  comm::Communicator& inner_;
+  comm::Result<comm::Pending> begin(std::string_view, size_t, const Start& start) override {
+    progress_.enter_collective();
+    return start();
+  }
+
   Progress& progress_;
 };
 

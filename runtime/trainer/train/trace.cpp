@@ -11,6 +11,7 @@
 #include "runtime/base/io.h"
 #include "runtime/record/run_dir.h"
 #include "runtime/record/trace_events.h"
+#include "runtime/trainer/comm/forwarding_communicator.h"
 
 namespace shardrun::train {
 namespace {
@@ -28,48 +29,10 @@ bool tells_later(const kernels::Backend& backend) {
   return backend.kind() == kernels::DeviceKind::kGpu;
 }
 
-class TracedCommunicator : public comm::Communicator {
+class TracedCommunicator : public comm::ForwardingCommunicator {
  public:
   TracedCommunicator(comm::Communicator& inner, Trace& trace, Trace::Lane lane, kernels::Backend& backend)
-      : inner_(inner), trace_(trace), lane_(lane), backend_(backend) {}
-
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  Result<comm::Pending> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    return noted(fmt::format("all-gather {} B", all.size()), [&] { return inner_.all_gather(mine, all); });
-  }
-  Result<comm::Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
-    return noted(fmt::format("reduce-scatter {} B", full.size_bytes()),
-                 [&] { return inner_.reduce_scatter(full, mine); });
-  }
-  Result<comm::Pending> reduce_scatter(std::span<const base::Bf16> full,
-                                       std::span<base::Bf16> mine) override {
-    return noted(fmt::format("reduce-scatter {} B", full.size_bytes()),
-                 [&] { return inner_.reduce_scatter(full, mine); });
-  }
-  Result<comm::Pending> all_reduce(std::span<base::Bf16> buffer) override {
-    return noted(fmt::format("all-reduce {} B", buffer.size_bytes()),
-                 [&] { return inner_.all_reduce(buffer); });
-  }
-  Result<comm::Pending> all_reduce(std::span<float> buffer) override {
-    return noted(fmt::format("all-reduce {} B", buffer.size_bytes()),
-                 [&] { return inner_.all_reduce(buffer); });
-  }
-  Result<comm::Pending> all_reduce(std::span<double> buffer) override {
-    return noted(fmt::format("all-reduce {} B", buffer.size_bytes()),
-                 [&] { return inner_.all_reduce(buffer); });
-  }
-  Result<comm::Pending> broadcast(std::span<std::byte> buffer, int root) override {
-    return noted(fmt::format("broadcast {} B", buffer.size()),
-                 [&] { return inner_.broadcast(buffer, root); });
-  }
-  Result<comm::Pending> all_to_all(const Parts& parts) override {
-    return noted(fmt::format("all-to-all {} B", parts.receive.size()),
-                 [&] { return inner_.all_to_all(parts); });
-  }
-  Result<comm::Pending> barrier() override {
-    return noted("barrier", [&] { return inner_.barrier(); });
-  }
+      : ForwardingCommunicator(inner), trace_(trace), lane_(lane), backend_(backend) {}
 
   Result<void> wait(comm::Pending pending) override {
     const auto found = started_.find(pending.ticket);
@@ -91,16 +54,15 @@ class TracedCommunicator : public comm::Communicator {
     trace_.add(Trace::Lane::kCompute, std::move(name), begin, end);
     return done;
   }
-  void abort(const std::string& reason) override { inner_.abort(reason); }
 
  private:
   struct Started {
     std::string name;
     int64_t begin;  // or what begin_later() gave
   };
-  template <typename Start>
-  Result<comm::Pending> noted(std::string name, const Start& start) {
+  Result<comm::Pending> begin(std::string_view what, size_t bytes, const Start& start) override {
     if (!trace_.is_on()) return start();
+    std::string name = bytes > 0 ? fmt::format("{} {} B", what, bytes) : std::string(what);
     const int64_t begin =
         tells_later(backend_) ? trace_.begin_later(lane_, name, backend_) : Trace::now_nanoseconds();
     auto pending = start();
@@ -108,7 +70,6 @@ class TracedCommunicator : public comm::Communicator {
     return pending;
   }
 
-  comm::Communicator& inner_;
   Trace& trace_;
   Trace::Lane lane_;
   kernels::Backend& backend_;

@@ -15,29 +15,17 @@ namespace {
 constexpr double kBf16Sums = 1e-3;
 
 // Counts the bytes of gradients that are given to sums.
-class SumCounter : public SpoiledCommunicator {
+class SumCounter : public ForwardingCommunicator {
  public:
   SumCounter(comm::Communicator& inner, std::atomic<int64_t>& bytes)
-      : SpoiledCommunicator(inner), bytes_(bytes) {}
-  base::Result<comm::Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
-    bytes_ += static_cast<int64_t>(full.size_bytes());
-    return inner_.reduce_scatter(full, mine);
-  }
-  base::Result<comm::Pending> reduce_scatter(std::span<const comm::Bf16> full,
-                                             std::span<comm::Bf16> mine) override {
-    bytes_ += static_cast<int64_t>(full.size_bytes());
-    return inner_.reduce_scatter(full, mine);
-  }
-  base::Result<comm::Pending> all_reduce(std::span<float> buffer) override {
-    bytes_ += static_cast<int64_t>(buffer.size_bytes());
-    return inner_.all_reduce(buffer);
-  }
-  base::Result<comm::Pending> all_reduce(std::span<comm::Bf16> buffer) override {
-    bytes_ += static_cast<int64_t>(buffer.size_bytes());
-    return inner_.all_reduce(buffer);
-  }
+      : ForwardingCommunicator(inner), bytes_(bytes) {}
 
  private:
+  base::Result<comm::Pending> begin(std::string_view what, size_t bytes, const Start& start) override {
+    if (what == "reduce-scatter" || what == "all-reduce") bytes_ += static_cast<int64_t>(bytes);
+    return start();
+  }
+
   std::atomic<int64_t>& bytes_;
 };
 
@@ -49,9 +37,9 @@ Decorate counting(std::atomic<int64_t>& bytes) {
 }
 
 // What every rank loses in rounding to bf16, it loses here once more: numbers are cut off in the place of rounded.
-class Truncating : public SpoiledCommunicator {
+class Truncating : public ForwardingCommunicator {
  public:
-  using SpoiledCommunicator::SpoiledCommunicator;
+  using ForwardingCommunicator::ForwardingCommunicator;
   base::Result<comm::Pending> reduce_scatter(std::span<const comm::Bf16> full,
                                              std::span<comm::Bf16> mine) override {
     cut_.assign(full.begin(), full.end());

@@ -18,9 +18,9 @@ std::vector<RankRun> run_sharing(const train::SessionOptions& options, int world
 }
 
 // Adds ten to the first value that every all-gather, or every sum, brings.
-class OffByTen : public SpoiledCommunicator {
+class OffByTen : public ForwardingCommunicator {
  public:
-  OffByTen(comm::Communicator& inner, bool sums) : SpoiledCommunicator(inner), sums_(sums) {}
+  OffByTen(comm::Communicator& inner, bool sums) : ForwardingCommunicator(inner), sums_(sums) {}
   base::Result<comm::Pending> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     ASSIGN_OR_RETURN(auto pending, inner_.all_gather(mine, all));
     if (!sums_) {

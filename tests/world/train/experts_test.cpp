@@ -24,9 +24,9 @@ train::SessionOptions mixture(const Folder& folder, int world_size, int64_t micr
 }
 
 // What comes from one rank is delivered as another's where both sent as much: a routing bug that no size shows.
-class Misrouted : public SpoiledCommunicator {
+class Misrouted : public ForwardingCommunicator {
  public:
-  using SpoiledCommunicator::SpoiledCommunicator;
+  using ForwardingCommunicator::ForwardingCommunicator;
   base::Result<comm::Pending> all_to_all(const Parts& parts) override {
     parts_ = parts;
     return inner_.all_to_all(parts);

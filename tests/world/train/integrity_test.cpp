@@ -15,10 +15,10 @@ using namespace training;
 namespace {
 
 // Flips a bit of the number `element` of what rank `victim` gets from its all-reduce number `when`.
-class FlippingCommunicator : public SpoiledCommunicator {
+class FlippingCommunicator : public ForwardingCommunicator {
  public:
   FlippingCommunicator(comm::Communicator& inner, int victim, int when)
-      : SpoiledCommunicator(inner), victim_(victim), when_(when) {}
+      : ForwardingCommunicator(inner), victim_(victim), when_(when) {}
   base::Result<comm::Pending> all_reduce(std::span<float> buffer) override {
     auto pending = inner_.all_reduce(buffer);
     if (rank() == victim_ && ++count_ == when_) {
@@ -122,9 +122,9 @@ namespace {
 
 // Flips a bit of what rank 1 gets from its next operation: the largest of a fraction, or in bf16 of an exponent, for less is lost
 // in the rounding of a sum.
-class DamagingCommunicator : public SpoiledCommunicator {
+class DamagingCommunicator : public ForwardingCommunicator {
  public:
-  using SpoiledCommunicator::SpoiledCommunicator;
+  using ForwardingCommunicator::ForwardingCommunicator;
   base::Result<comm::Pending> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     return note(inner_.all_gather(mine, all), all);
   }

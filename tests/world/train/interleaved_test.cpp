@@ -162,9 +162,9 @@ TEST_CASE(
     "curve") {
   const Folder folder;
   const auto alone = run_world(1, deeper_options(folder, 1), steps(4));
-  class Repeats : public SpoiledCommunicator {
+  class Repeats : public ForwardingCommunicator {
    public:
-    explicit Repeats(comm::Communicator& inner) : SpoiledCommunicator(inner) {}
+    explicit Repeats(comm::Communicator& inner) : ForwardingCommunicator(inner) {}
     base::Result<comm::Pending> all_to_all(const Parts& parts) override {
       if (parts.send.empty()) return inner_.all_to_all(parts);
       if (first_.empty()) first_.assign(parts.send.begin(), parts.send.end());

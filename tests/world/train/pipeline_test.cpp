@@ -26,9 +26,9 @@ std::vector<RankRun> run_stages(const train::SessionOptions& options, int world_
 
 // Sends each message in the place of the one behind it: every micro-batch but the first of all goes on with the activations, or
 // the gradients, of the one before.
-class LateByOne : public SpoiledCommunicator {
+class LateByOne : public ForwardingCommunicator {
  public:
-  explicit LateByOne(comm::Communicator& inner) : SpoiledCommunicator(inner) {}
+  explicit LateByOne(comm::Communicator& inner) : ForwardingCommunicator(inner) {}
   base::Result<comm::Pending> all_to_all(const Parts& parts) override {
     if (parts.send.empty()) return inner_.all_to_all(parts);
     const std::vector<std::byte> message(parts.send.begin(), parts.send.end());

@@ -18,9 +18,9 @@ using namespace training;
 namespace {
 
 // Loses the gradient of the last rank but one in every third reduce-scatter.
-class ForgetfulCommunicator : public SpoiledCommunicator {
+class ForgetfulCommunicator : public ForwardingCommunicator {
  public:
-  using SpoiledCommunicator::SpoiledCommunicator;
+  using ForwardingCommunicator::ForwardingCommunicator;
   base::Result<comm::Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
     const bool forgets = rank() == 0 && ++count_ % 3 == 0;
     if (!forgets) return inner_.reduce_scatter(full, mine);
@@ -168,9 +168,9 @@ TEST_CASE("training: tied embeddings follow one curve on every mesh, which is no
 }
 
 // Skips the sum over replicas of every fifth block: each replica goes on with its own gradient.
-class SkippingCommunicator : public SpoiledCommunicator {
+class SkippingCommunicator : public ForwardingCommunicator {
  public:
-  using SpoiledCommunicator::SpoiledCommunicator;
+  using ForwardingCommunicator::ForwardingCommunicator;
   base::Result<comm::Pending> all_reduce(std::span<float> buffer) override {
     if (++count_ % 5 != 0) return inner_.all_reduce(buffer);
     return inner_.barrier();

@@ -229,9 +229,9 @@ std::vector<RankRun> run_world(int world_size, const train::SessionOptions& opti
 }
 
 Decorate one_lost_link() {
-  class Lost : public SpoiledCommunicator {
+  class Lost : public ForwardingCommunicator {
    public:
-    explicit Lost(comm::Communicator& inner) : SpoiledCommunicator(inner) {}
+    explicit Lost(comm::Communicator& inner) : ForwardingCommunicator(inner) {}
     base::Result<comm::Pending> all_to_all(const Parts& parts) override {
       if (++operations_ == 7) return base::Error(base::Code::kPeerLost, "planted");
       return inner_.all_to_all(parts);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/contract/heartbeat.h"
-#include "runtime/trainer/comm/communicator.h"
+#include "runtime/trainer/comm/forwarding_communicator.h"
 #include "runtime/trainer/train/loop.h"
 #include "runtime/trainer/train/session.h"
 #include "tests/support/folder.h"
@@ -72,41 +72,7 @@ using Decorate = std::function<std::unique_ptr<comm::Communicator>(Group, comm::
 std::vector<RankRun> run_world(int world_size, const train::SessionOptions& options, const RunOptions& run,
                                const Decorate& decorate = {});
 
-// `inner` with some operations spoiled.
-class SpoiledCommunicator : public comm::Communicator {
- public:
-  explicit SpoiledCommunicator(comm::Communicator& inner) : inner_(inner) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  base::Result<comm::Pending> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    return inner_.all_gather(mine, all);
-  }
-  base::Result<comm::Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
-    return inner_.reduce_scatter(full, mine);
-  }
-  base::Result<comm::Pending> reduce_scatter(std::span<const comm::Bf16> full,
-                                             std::span<comm::Bf16> mine) override {
-    return inner_.reduce_scatter(full, mine);
-  }
-  base::Result<comm::Pending> all_reduce(std::span<comm::Bf16> buffer) override {
-    return inner_.all_reduce(buffer);
-  }
-  base::Result<comm::Pending> all_reduce(std::span<float> buffer) override {
-    return inner_.all_reduce(buffer);
-  }
-  base::Result<comm::Pending> all_reduce(std::span<double> buffer) override {
-    return inner_.all_reduce(buffer);
-  }
-  base::Result<comm::Pending> broadcast(std::span<std::byte> buffer, int root) override {
-    return inner_.broadcast(buffer, root);
-  }
-  base::Result<comm::Pending> all_to_all(const Parts& parts) override { return inner_.all_to_all(parts); }
-  base::Result<comm::Pending> barrier() override { return inner_.barrier(); }
-  base::Result<void> wait(comm::Pending pending) override { return inner_.wait(pending); }
-
- protected:
-  comm::Communicator& inner_;
-};
+using comm::ForwardingCommunicator;  // to spoil some operations of
 
 // Plants on one link between stages, of whichever rank comes first, that its seventh message finds the peer lost.
 Decorate one_lost_link();

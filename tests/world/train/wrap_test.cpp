@@ -19,9 +19,9 @@ train::SessionOptions five_layers(const Folder& folder, int readers, int64_t mic
 }
 
 // Counts what a rank asks of its shard group for gradients.
-class Counted : public SpoiledCommunicator {
+class Counted : public ForwardingCommunicator {
  public:
-  Counted(comm::Communicator& inner, std::atomic<int>& count) : SpoiledCommunicator(inner), count_(count) {}
+  Counted(comm::Communicator& inner, std::atomic<int>& count) : ForwardingCommunicator(inner), count_(count) {}
   base::Result<comm::Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
     ++count_;
     return inner_.reduce_scatter(full, mine);
@@ -32,9 +32,9 @@ class Counted : public SpoiledCommunicator {
 };
 
 // Brings the two halves of each rank's part of what is summed in the wrong order.
-class Swapped : public SpoiledCommunicator {
+class Swapped : public ForwardingCommunicator {
  public:
-  using SpoiledCommunicator::SpoiledCommunicator;
+  using ForwardingCommunicator::ForwardingCommunicator;
   base::Result<comm::Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
     swapped_.assign(full.begin(), full.end());
     const size_t half = mine.size() / 2;
