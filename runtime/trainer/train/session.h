@@ -185,7 +185,7 @@ class Session {
     double part;                      // of them, for a moment
   };
   void sum_gradient_squares(Sums& sums);
-  Result<bool> is_finite(std::span<const float> values);
+  Result<double> sum_of_squares(std::span<const float> values);
   base::Error not_finite(const StepReport& report, double own_loss);
   base::Error spiked(const StepReport& report, double median, double own_loss);
   std::string sequences_of(int rank) const;
