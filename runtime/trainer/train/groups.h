@@ -6,6 +6,7 @@
 #include <span>
 
 #include "runtime/plan/pipeline.h"
+#include "runtime/plan/rank_memory.h"
 #include "runtime/trainer/comm/communicator.h"
 
 namespace shardrun::train {
@@ -44,6 +45,7 @@ struct Groups {
   int data_parallel() const { return replicas() * shard_degree(); }
   int context_rank() const { return context == nullptr ? 0 : context->rank(); }
   int context_parallel() const { return context == nullptr ? 1 : context->size(); }
+  plan::Degrees degrees() const { return {shard_degree(), replicas(), tensor_parallel()}; }
   // Ranks, or groups of them, that read sequences of their own.
   int readers() const { return data_parallel() / context_parallel(); }
   int reader() const { return data_rank() / context_parallel(); }

@@ -125,7 +125,7 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
       batches_(std::move(batches)),
       backend_(backend),
       model_(std::move(model)),
-      plan_(plan_model(options, {groups.shard_degree(), groups.replicas(), groups.tensor_parallel()})),
+      plan_(plan_model(options, groups.degrees())),
       arena_(std::move(arena)),
       engine_(std::move(layout), engine_options(options, backend),
               {groups.gather, groups.reduce, groups.replica}, arena_,
@@ -140,9 +140,8 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
   SHARDRUN_CHECK(arena_.planned_bytes() >=
                  memory.masters + memory.compute_copy + memory.frozen + memory.gradients + memory.gathered);
   if (options.stage.stages == 1) return;
-  const plan::Degrees degrees{groups.shard_degree(), groups.replicas(), groups.tensor_parallel()};
-  plan_ = plan::of_largest_stage(options,
-                                 [&](const SessionOptions& stage) { return plan_model(stage, degrees); });
+  plan_ = plan::of_largest_stage(
+      options, [&](const SessionOptions& stage) { return plan_model(stage, groups.degrees()); });
 }
 
 Result<void> Session::read_frozen() {
@@ -183,9 +182,7 @@ std::optional<Trace::Scope> Session::traced_scope(const char* what, int block) {
 }
 
 plan::StepPlan Session::step_plan(int64_t micro_steps, bool backward) const {
-  return plan::StepPlan(
-      plan::step_shape(options_, {groups_.shard_degree(), groups_.replicas(), groups_.tensor_parallel()},
-                       micro_steps, backward));
+  return plan::StepPlan(plan::step_shape(options_, groups_.degrees(), micro_steps, backward));
 }
 
 Result<void> Session::compute(const plan::Turn& turn, model::Batch batch) {

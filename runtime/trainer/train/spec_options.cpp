@@ -1,13 +1,18 @@
 #include "runtime/trainer/train/spec_options.h"
 
 #include <cmath>
+#include <string>
 #include <utility>
 
 namespace shardrun::train {
+namespace {
 
+// `path` of the spec, which starts in the working directory; empty stays empty.
 std::string absolute_path(const std::string& path, const record::LaunchPlan& plan) {
   return path.empty() || path.front() == '/' ? path : plan.working_directory + "/" + path;
 }
+
+}  // namespace
 
 SessionOptions session_options(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   SessionOptions options;

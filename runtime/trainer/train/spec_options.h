@@ -3,8 +3,6 @@
 // Thread rule: pure functions.
 #pragma once
 
-#include <string>
-
 #include "runtime/record/launch_plan.h"
 #include "runtime/spec/job_spec.h"
 #include "runtime/trainer/train/session.h"
@@ -12,8 +10,5 @@
 namespace shardrun::train {
 
 SessionOptions session_options(const spec::JobSpec& spec, const record::LaunchPlan& plan);
-
-// `path` of the spec, which starts in the working directory; empty stays empty.
-std::string absolute_path(const std::string& path, const record::LaunchPlan& plan);
 
 }  // namespace shardrun::train

@@ -222,12 +222,8 @@ record::TrainingMetrics summarize(const Session& session, const LoopOutcome& out
   summary.unigram_entropy = session.unigram_entropy();
   const double seconds = std::accumulate(outcome.step_seconds.begin(), outcome.step_seconds.end(), 0.0);
   if (seconds > 0.0) {
-    const auto tokens =
-        static_cast<double>(session.tokens_per_step()) * static_cast<double>(outcome.step_seconds.size());
-    summary.tokens_per_second = tokens / seconds;
-  }
-  if (seconds > 0.0) {
     const auto tokens = static_cast<double>(session.tokens_per_step());
+    summary.tokens_per_second = tokens * static_cast<double>(outcome.step_seconds.size()) / seconds;
     summary.steps_seconds = seconds;
     summary.median_tokens_per_second = tokens / percentile(outcome.step_seconds, 0.50);
     summary.peak_tokens_per_second = tokens / *std::ranges::min_element(outcome.step_seconds);
