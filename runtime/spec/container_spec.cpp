@@ -36,7 +36,7 @@ bool can_be_mounted(const std::string& path) {
 
 void read_container(const TomlValue& document, bool is_command, SpecReading& reading,
                     ContainerSpec& container) {
-  constexpr Choice<ContainerRuntime> kRuntimes[] = {{"auto", ContainerRuntime::kAuto},
+  constexpr Word<ContainerRuntime> kRuntimes[] = {{"auto", ContainerRuntime::kAuto},
                                                     {"apptainer", ContainerRuntime::kApptainer},
                                                     {"singularity", ContainerRuntime::kSingularity},
                                                     {"charliecloud", ContainerRuntime::kCharliecloud},

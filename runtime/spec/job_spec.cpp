@@ -59,7 +59,7 @@ void read_resources(const TomlValue& document, SpecReading& reading, ResourcesSp
   section.word("exclude", "._-,[]", resources.exclude);
   section.boolean("exclusive", resources.exclusive);
   section.integer("gpus_per_node", 0, 1024, resources.gpus_per_node);
-  constexpr Choice<DeviceKind> kDevices[] = {{"cpu", DeviceKind::kCpu}, {"gpu", DeviceKind::kGpu}};
+  constexpr Word<DeviceKind> kDevices[] = {{"cpu", DeviceKind::kCpu}, {"gpu", DeviceKind::kGpu}};
   section.choice("device", kDevices, resources.device);
   section.integer("ranks_per_gpu", 1, 64, resources.ranks_per_gpu);
   for (const TomlMember& member : section.members()) {
@@ -71,7 +71,7 @@ void read_resources(const TomlValue& document, SpecReading& reading, ResourcesSp
 }
 
 void read_cluster(const TomlValue& document, SpecReading& reading, ClusterSpec& cluster) {
-  constexpr Choice<SchedulerKind> kKinds[] = {{"auto", SchedulerKind::kAuto},
+  constexpr Word<SchedulerKind> kKinds[] = {{"auto", SchedulerKind::kAuto},
                                               {"local", SchedulerKind::kLocal},
                                               {"slurm", SchedulerKind::kSlurm},
                                               {"mpirun", SchedulerKind::kMpirun}};
@@ -90,7 +90,7 @@ void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& 
   section.text("trainer", program.trainer, 64);
   section.texts("command", program.command);
   section.texts("setup", program.setup);
-  constexpr Choice<SnapshotKind> kSnapshots[] = {{"git", SnapshotKind::kGit},
+  constexpr Word<SnapshotKind> kSnapshots[] = {{"git", SnapshotKind::kGit},
                                                  {"git+changes", SnapshotKind::kGitWithChanges}};
   section.choice("snapshot", kSnapshots, program.snapshot);
   section.finish();
@@ -158,8 +158,8 @@ void read_data(const TomlValue& document, SpecReading& reading, DataSpec& data) 
 }
 
 void read_batch(const TomlValue& document, SpecReading& reading, BatchSpec& batch) {
-  constexpr Choice<Scaling> kScalings[] = {{"strong", Scaling::kStrong}, {"weak", Scaling::kWeak}};
-  constexpr Choice<Uneven> kUnevens[] = {{"refuse", Uneven::kRefuse}, {"distribute", Uneven::kDistribute}};
+  constexpr Word<Scaling> kScalings[] = {{"strong", Scaling::kStrong}, {"weak", Scaling::kWeak}};
+  constexpr Word<Uneven> kUnevens[] = {{"refuse", Uneven::kRefuse}, {"distribute", Uneven::kDistribute}};
   SectionReader section(document, "batch", reading);
   section.integer("global_batch", 1, kLargestCount, batch.global_batch);
   section.integer("gradient_accumulation", 1, kLargestCount, batch.gradient_accumulation);
@@ -202,9 +202,9 @@ void check_micro_batch(const TomlValue& document, SpecReading& reading, const Jo
 }
 
 void read_sharding(const TomlValue& document, SpecReading& reading, ShardingSpec& sharding) {
-  Choice<Strategy> strategies[kStrategies.size()];
+  Word<Strategy> strategies[kStrategies.size()];
   std::transform(kStrategies.begin(), kStrategies.end(), strategies, [](const StrategyRules& rules) {
-    return Choice<Strategy>{rules.name, rules.strategy};
+    return Word<Strategy>{rules.name, rules.strategy};
   });
   SectionReader section(document, "sharding", reading);
   section.choice("strategy", strategies, sharding.strategy);
@@ -224,7 +224,7 @@ void read_sharding(const TomlValue& document, SpecReading& reading, ShardingSpec
 }
 
 void read_memory(const TomlValue& document, SpecReading& reading, MemorySpec& memory) {
-  constexpr Choice<Checkpointing> kLevels[] = {{"none", Checkpointing::kNone},
+  constexpr Word<Checkpointing> kLevels[] = {{"none", Checkpointing::kNone},
                                                {"selective", Checkpointing::kSelective},
                                                {"full", Checkpointing::kFull}};
   SectionReader section(document, "memory", reading);
@@ -236,7 +236,7 @@ void read_memory(const TomlValue& document, SpecReading& reading, MemorySpec& me
 }
 
 void read_precision(const TomlValue& document, SpecReading& reading, PrecisionSpec& precision) {
-  constexpr Choice<DType> kPrecisions[] = {{"fp32", DType::kFp32}, {"bf16", DType::kBf16}};
+  constexpr Word<DType> kPrecisions[] = {{"fp32", DType::kFp32}, {"bf16", DType::kBf16}};
   SectionReader section(document, "precision", reading);
   section.choice("parameters", kPrecisions, precision.parameters);
   section.choice("reduce", kPrecisions, precision.reduce);
@@ -246,7 +246,7 @@ void read_precision(const TomlValue& document, SpecReading& reading, PrecisionSp
 
 void read_gpu(const TomlValue& document, SpecReading& reading, GpuSpec& gpu) {
   SectionReader section(document, "gpu", reading);
-  constexpr Choice<GpuAttention> kAttentions[] = {
+  constexpr Word<GpuAttention> kAttentions[] = {
       {"auto", GpuAttention::kAuto}, {"cudnn", GpuAttention::kCudnn}, {"own", GpuAttention::kOwn}};
   section.choice("attention", kAttentions, gpu.attention);
   section.boolean("tune_products", gpu.tune_products);
@@ -255,11 +255,11 @@ void read_gpu(const TomlValue& document, SpecReading& reading, GpuSpec& gpu) {
 }
 
 void read_optimizer(const TomlValue& document, SpecReading& reading, OptimizerSpec& optimizer) {
-  constexpr Choice<Schedule> kSchedules[] = {{"constant", Schedule::kConstant},
+  constexpr Word<Schedule> kSchedules[] = {{"constant", Schedule::kConstant},
                                              {"linear", Schedule::kLinear},
                                              {"cosine", Schedule::kCosine},
                                              {"warmup_stable_decay", Schedule::kWarmupStableDecay}};
-  constexpr Choice<OptimizerKind> kKinds[] = {{"adamw", OptimizerKind::kAdamW},
+  constexpr Word<OptimizerKind> kKinds[] = {{"adamw", OptimizerKind::kAdamW},
                                               {"adamw8bit", OptimizerKind::kAdamW8},
                                               {"lamb", OptimizerKind::kLamb}};
   SectionReader section(document, "optimizer", reading);
@@ -307,7 +307,7 @@ void read_checkpoint(const TomlValue& document, SpecReading& reading, Checkpoint
 }
 
 void read_export(const TomlValue& document, SpecReading& reading, const JobSpec& spec, ExportSpec& exported) {
-  constexpr Choice<DType> kTypes[] = {{"fp32", DType::kFp32}, {"bf16", DType::kBf16}};
+  constexpr Word<DType> kTypes[] = {{"fp32", DType::kFp32}, {"bf16", DType::kBf16}};
   SectionReader section(document, "export", reading);
   section.text("directory", exported.directory);
   section.choice("dtype", kTypes, exported.dtype);

@@ -11,7 +11,7 @@ namespace shardrun::spec {
 namespace {
 
 constexpr int kBertPositions = 512, kRobertaPositions = 514;  // a RoBERTa counts from 2
-constexpr Choice<RopeScaling> kScalings[] = {
+constexpr Word<RopeScaling> kScalings[] = {
     {"none", RopeScaling::kNone}, {"linear", RopeScaling::kLinear}, {"llama3", RopeScaling::kLlama3}};
 
 // No family has these together, so that others could not load the result.

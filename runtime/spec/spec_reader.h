@@ -16,10 +16,13 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/fields.h"
 #include "runtime/base/result.h"
 #include "runtime/spec/toml_value.h"
 
 namespace shardrun::spec {
+
+using base::Word;
 
 // What all sections of one document share.
 struct SpecReading {
@@ -36,12 +39,6 @@ struct SpecReading {
 
 // Returns where `key` stands; for a key that was not given, its section's place, else the document's (the key "").
 std::string origin_of(const std::map<std::string, std::string>& origins, const std::string& key);
-
-template <typename Enum>
-struct Choice {
-  const char* name;
-  Enum value;
-};
 
 class SectionReader {
  public:
@@ -75,7 +72,7 @@ class SectionReader {
   void duration(std::string_view key, int64_t low_seconds, int64_t high_seconds,
                 std::optional<std::chrono::seconds>& out);
   template <typename Enum, size_t N>
-  void choice(std::string_view key, const Choice<Enum> (&choices)[N], Enum& out) {
+  void choice(std::string_view key, const Word<Enum> (&choices)[N], Enum& out) {
     std::string names;
     for (const auto& choice : choices)
       names += (names.empty() ? "\"" : ", \"") + std::string(choice.name) + "\"";
