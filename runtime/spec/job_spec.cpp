@@ -97,8 +97,7 @@ void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& 
   if (section.has("trainer") == section.has("command")) {
     reading.fail(
         section.origin(),
-        section.present() && section.has("trainer") ? "[program] has both trainer and command"
-                                                    : "the job has no program",
+        section.has("trainer") ? "[program] has both trainer and command" : "the job has no program",
         "write exactly one: [program] trainer = \"llama\", or command = [\"program\", \"argument\"]");
   } else if (section.has("command") && (program.command.empty() || program.command.front().empty())) {
     reading.fail(section.origin("command"), "program.command names no program",

@@ -3,6 +3,7 @@
 #include <string>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/spec/architecture.h"
 #include "runtime/spec/job_spec.h"
@@ -25,7 +26,7 @@ void read_matrices(SectionReader& section, SpecReading& reading, LoraSpec& lora)
     const std::string origin = origin_of(reading.origins, fmt::format("lora.matrices[{}]", i));
     if (found == std::end(kNames)) {
       reading.fail(origin, fmt::format("a layer has no matrix \"{}\"", printable(names[i])),
-                   "write some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj");
+                   fmt::format("write some of {}", fmt::join(kNames, ", ")));
       return;
     }
     bool& one = wanted[found - std::begin(kNames)];

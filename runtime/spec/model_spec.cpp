@@ -1,6 +1,7 @@
 #include "runtime/spec/model_spec.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/spec/architecture.h"
 #include "runtime/spec/model_presets.h"
@@ -135,11 +136,9 @@ void read_model(const TomlValue& document, SpecReading& reading, const std::stri
     if (const ModelSpec* preset = find_preset(model.preset)) {
       model = *preset;
     } else {
-      std::string names;
-      for (const std::string& name : preset_names()) names += (names.empty() ? "" : ", ") + name;
       reading.fail(section.origin("preset"),
                    fmt::format("there is no preset \"{}\"", printable(model.preset)),
-                   "write one of " + names);
+                   fmt::format("write one of {}", fmt::join(preset_names(), ", ")));
     }
   }
   section.integer("layers", 1, 1024, model.layers);

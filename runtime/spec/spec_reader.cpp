@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace shardrun::spec {
 
@@ -66,7 +67,7 @@ std::string SectionReader::qualified(std::string_view key) const {
 }
 
 std::string SectionReader::origin(std::string_view key) const {
-  const TomlValue* value = table_ == nullptr ? nullptr : table_->find(key);
+  const TomlValue* value = find(key);
   return value != nullptr ? value->origin : origin();
 }
 
@@ -76,7 +77,7 @@ void SectionReader::fail(const TomlValue& value, const std::string& what, const 
 
 const TomlValue* SectionReader::take(std::string_view key, TomlValue::Kind kind, const std::string& wanted) {
   known_.emplace_back(key);
-  const TomlValue* value = table_ == nullptr ? nullptr : table_->find(key);
+  const TomlValue* value = find(key);
   if (value == nullptr) return nullptr;
   reading_.origins[qualified(key)] = value->origin;
   if (value->kind != kind) {
@@ -117,7 +118,7 @@ void SectionReader::integer(std::string_view key, int64_t low, int64_t high, std
 }
 
 void SectionReader::number(std::string_view key, double low, double high, double& out) {
-  const TomlValue* whole = table_ == nullptr ? nullptr : table_->find(key);
+  const TomlValue* whole = find(key);
   const bool is_integer = whole != nullptr && whole->kind == TomlValue::Kind::kInteger;
   const TomlValue* value = take(key, is_integer ? TomlValue::Kind::kInteger : TomlValue::Kind::kFloat,
                                 fmt::format("a number from {} to {}", low, high));
@@ -208,7 +209,7 @@ void SectionReader::texts(std::string_view key, std::vector<std::string>& out) {
 }
 
 std::optional<int64_t> SectionReader::seconds_of(std::string_view key, int64_t low, int64_t high) {
-  const TomlValue* raw = table_ == nullptr ? nullptr : table_->find(key);
+  const TomlValue* raw = find(key);
   const bool is_integer = raw != nullptr && raw->kind == TomlValue::Kind::kInteger;
   const TomlValue* value = take(key, is_integer ? TomlValue::Kind::kInteger : TomlValue::Kind::kString,
                                 "seconds, or \"HH:MM:SS\"");
@@ -246,13 +247,10 @@ void SectionReader::finish() {
     const std::string& key = member.key;
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
     const std::string near = nearest_name(key, known_);
-    const std::string list = std::accumulate(known_.begin(), known_.end(), std::string(),
-                                             [](std::string all, const std::string& name) {
-                                               return all.empty() ? name : std::move(all) + ", " + name;
-                                             });
     const std::string place = section_.empty() ? std::string(reading_.document) : "[" + section_ + "]";
     fail(member.value, fmt::format("{} has no key \"{}\"", place, printable(key)),
-         near.empty() ? "remove it; the keys are " + list : fmt::format("did you mean \"{}\"?", near));
+         near.empty() ? fmt::format("remove it; the keys are {}", fmt::join(known_, ", "))
+                      : fmt::format("did you mean \"{}\"?", near));
   }
 }
 

@@ -51,7 +51,7 @@ class SectionReader {
   SectionReader(Table table, std::string_view label, SpecReading& reading);
 
   bool present() const { return table_ != nullptr; }
-  bool has(std::string_view key) const { return table_ != nullptr && table_->find(key) != nullptr; }
+  bool has(std::string_view key) const { return find(key) != nullptr; }
   std::string origin() const { return table_ != nullptr ? table_->origin : document_origin_; }
   std::string origin(std::string_view key) const;
 
@@ -96,6 +96,7 @@ class SectionReader {
   void finish();
 
  private:
+  const TomlValue* find(std::string_view key) const { return table_ == nullptr ? nullptr : table_->find(key); }
   const TomlValue* take(std::string_view key, TomlValue::Kind kind, const std::string& wanted);
   void fail(const TomlValue& value, const std::string& what, const std::string& mend);
   std::string qualified(std::string_view key) const;
