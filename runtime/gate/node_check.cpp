@@ -77,7 +77,6 @@ comm::WorldOptions world_options(const spec::JobSpec& spec, const record::Launch
   options.provider = spec.communication.provider;
   options.timeout = std::min(spec.communication.timeout, kTimeout);
   options.leave_out_unable = true;
-  options.channel_count = plan.nodes + 1;  // the world's, and one for each pair of neighbours
   const auto asked = spec.environment.find("FI_PROVIDER");
   const bool efa = asked != spec.environment.end() &&
                    asked->second.kind == spec::EnvironmentValue::Kind::kLiteral &&
