@@ -63,7 +63,7 @@ plan::RankPlace measured_place(const spec::JobSpec& spec, const record::LaunchPl
   plan::RankPlace place = rank_place(plan);
   std::vector<std::string> ask = {plan.rank_program, "footprint"};
   if (place.world_size > 1) {
-    ask.push_back(fmt::format("{}/libshardrun_comm_{}.so", plan.plugin_directory, spec.communication.plugin));
+    ask.push_back(plan.comm_plugin(spec.communication.plugin));
     ask.push_back(spec.communication.provider);
     ask.push_back(std::to_string(plan.nodes));
     ask.push_back(std::to_string(plan.ranks_per_node));

@@ -263,7 +263,7 @@ Result<void> check_variables(const spec::JobSpec& spec) {
 // Checks what a rank on a GPU loads.
 Result<void> check_gpu_library(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   if (spec.resources.device == spec::DeviceKind::kCpu) return {};
-  const std::string library = plan.plugin_directory + "/libshardrun_gpu.so";
+  const std::string library = plan.gpu_library();
   if (::access(library.c_str(), R_OK) == 0) return {};
   return Error(Code::kInvalid,
                fmt::format("{}: this shardrun was built without CUDA ({} is not there); build it with the "
@@ -372,8 +372,7 @@ Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPla
   if (auto useful = check_fewer_nodes(spec, plan); !useful) warnings->push_back(useful.error().to_string());
   if (!spec.program.command.empty()) return warnings;
   warn_of_bubble(spec, plan.batch.gradient_accumulation, *warnings);
-  const std::string plugin =
-      fmt::format("{}/libshardrun_comm_{}.so", plan.plugin_directory, spec.communication.plugin);
+  const std::string plugin = plan.comm_plugin(spec.communication.plugin);
   if (::access(plugin.c_str(), R_OK) != 0) {
     return Error(Code::kInvalid,
                  fmt::format("{}: there is no comm plugin \"{}\" ({}: {}); build it or choose another "

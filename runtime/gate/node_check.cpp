@@ -72,8 +72,7 @@ std::map<std::string, std::string> network_variables(const spec::JobSpec& spec) 
 
 comm::WorldOptions world_options(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   comm::WorldOptions options;
-  options.plugin_path =
-      fmt::format("{}/libshardrun_comm_{}.so", plan.plugin_directory, spec.communication.plugin);
+  options.plugin_path = plan.comm_plugin(spec.communication.plugin);
   options.provider = spec.communication.provider;
   options.timeout = std::min(spec.communication.timeout, kTimeout);
   options.leave_out_unable = true;

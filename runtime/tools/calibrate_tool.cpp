@@ -115,8 +115,7 @@ class Calibrator {
     want("network", std::move(network));
     if (nodes > 1 && per_node > 1) want("all", std::move(all));
     comm::WorldOptions options;
-    options.plugin_path =
-        fmt::format("{}/libshardrun_comm_{}.so", job_.plan.plugin_directory, job_.spec.communication.plugin);
+    options.plugin_path = job_.plan.comm_plugin(job_.spec.communication.plugin);
     options.provider = provider_;
     options.timeout = job_.spec.communication.timeout;
     options.groups = {{}};

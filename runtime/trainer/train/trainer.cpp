@@ -297,7 +297,7 @@ class Trainer {
   Result<void> open_gpu() {
     if (spec_.resources.device != spec::DeviceKind::kGpu) return {};
     ASSIGN_OR_RETURN(
-        auto gpu, kernels::Gpu::open(plan_.plugin_directory + "/libshardrun_gpu.so",
+        auto gpu, kernels::Gpu::open(plan_.gpu_library(),
                                      {.local_rank = env_.local_rank,
                                       .gpus_per_node = spec_.resources.gpus_per_node,
                                       .ranks_per_gpu = spec_.resources.ranks_per_gpu,
@@ -313,8 +313,7 @@ class Trainer {
 
   Result<void> connect() {
     comm::WorldOptions options;
-    options.plugin_path =
-        fmt::format("{}/libshardrun_comm_{}.so", plan_.plugin_directory, spec_.communication.plugin);
+    options.plugin_path = plan_.comm_plugin(spec_.communication.plugin);
     options.provider = spec_.communication.provider;
     options.timeout = spec_.communication.timeout;
     ASSIGN_OR_RETURN(auto mesh, plan::solve_mesh(spec_, env_.world_size, plan_.ranks_per_node));
