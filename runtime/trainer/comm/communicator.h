@@ -83,7 +83,7 @@ class Communicator {
   // Ends every operation of this rank's communicators and, where the transport carries the news, of the others'
   // too, with kCancelled and `reason`. May be called from any thread. An implementation that cannot do this does
   // nothing.
-  virtual void abort(const std::string& reason) { static_cast<void>(reason); }
+  virtual void abort(const std::string& /*reason*/) {}
 };
 
 // Waits for an operation that has just been begun.

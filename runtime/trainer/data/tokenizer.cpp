@@ -46,16 +46,12 @@ std::string with_spaces(std::string_view piece) {
   return text;
 }
 
-std::unique_ptr<Tokenizer> make_byte_tokenizer() {
-  return std::make_unique<ByteTokenizer>();
-}
-
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& name) {
   const auto ends_with = [&](std::string_view ending) {
     return name.ends_with(ending) &&
            (name.size() == ending.size() || name[name.size() - ending.size() - 1] == '/');
   };
-  if (name == "byte") return make_byte_tokenizer();
+  if (name == "byte") return std::unique_ptr<Tokenizer>(std::make_unique<ByteTokenizer>());
   if (name.ends_with(".model")) return open_sentencepiece_tokenizer(name);
   if (ends_with("tokenizer.json")) return open_bpe_tokenizer(name);
   if (ends_with("vocab.txt")) return open_wordpiece_tokenizer(name);

@@ -63,18 +63,12 @@ class Tokenizer {
   virtual Result<void> encode(std::string_view text, std::vector<Token>& out) const = 0;
   // Returns the bytes that a token stands for, which may be part of a character; "" for special tokens, and for ids that the
   // tokenizer does not have. wordpiece has no way back: always "".
-  virtual std::string bytes_of(int32_t id) const {
-    static_cast<void>(id);
-    return "";
-  }
+  virtual std::string bytes_of(int32_t /*id*/) const { return ""; }
   // Returns what a person reads of a token: its bytes; of a special token its name, as control_token() takes it; else "<id>".
   virtual std::string spelling_of(int32_t id) const;
   // Returns the id of the token that stands for `content` as a whole, such as "<|im_end|>", and that text never becomes by
   // itself; -1 where there is none. Chat templates place such tokens.
-  virtual int32_t control_token(std::string_view content) const {
-    static_cast<void>(content);
-    return -1;
-  }
+  virtual int32_t control_token(std::string_view /*content*/) const { return -1; }
   // Returns all texts that have such a token.
   virtual std::vector<std::string> control_names() const { return {}; }
 };

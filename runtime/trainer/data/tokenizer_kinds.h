@@ -15,8 +15,6 @@ namespace shardrun::data {
 // Returns the text in which a piece of SentencePiece's alphabet spells "▁" for a blank.
 std::string with_spaces(std::string_view piece);
 
-std::unique_ptr<Tokenizer> make_byte_tokenizer();
-
 // Opens a SentencePiece model, unigram or BPE, which the library itself reads.
 Result<std::unique_ptr<Tokenizer>> open_sentencepiece_tokenizer(const std::string& path);
 
