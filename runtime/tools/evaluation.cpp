@@ -120,17 +120,9 @@ class TaskReader {
   }
 
  private:
-  bool talks() const { return options_.encoding.chat_template || options_.encoding.own_template; }
-
   Result<data::Question> question_of(const std::string& prompt) const {
-    data::Document document;
-    if (!talks()) {
-      document.text = prompt;
-    } else {
-      if (!options_.system.empty()) document.messages.push_back({"system", options_.system});
-      document.messages.push_back({"user", prompt});
-    }
-    return data::encode_question(tokenizer_, std::move(document), options_.encoding);
+    return data::encode_question(tokenizer_, data::prompt_document(prompt, options_.system, options_.encoding),
+                                 options_.encoding);
   }
 
   Result<Task> task_of(std::string_view text) const {
@@ -138,7 +130,7 @@ class TaskReader {
     RETURN_IF_ERROR(check_line(line));
     // A blank before an answer belongs to its first word, as tokenizers have it.
     std::string blank;
-    if (!talks() && line.choices) {
+    if (!options_.encoding.talks() && line.choices) {
       const size_t end = line.prompt.find_last_not_of(kWhite) + 1;
       blank = line.prompt.substr(end);
       line.prompt.resize(end);
@@ -162,7 +154,7 @@ class TaskReader {
   Result<std::vector<int32_t>> continuation(const std::string& prompt, const std::string& choice,
                                             size_t before) const {
     std::vector<int32_t> ids;
-    if (talks()) {
+    if (options_.encoding.talks()) {
       std::vector<data::Token> tokens;
       RETURN_IF_ERROR(tokenizer_.encode(choice, tokens));
       for (const data::Token& token : tokens) ids.push_back(token.id);
@@ -215,8 +207,8 @@ class Judge {
 
  private:
   std::optional<Judged> judge_answer(const Task& task, std::span<const float> logits) {
-    const bool one_line = !options_.encoding.chat_template && !options_.encoding.own_template &&
-                          trimmed(task.answer).find('\n') == std::string_view::npos;
+    const bool one_line =
+        !options_.encoding.talks() && trimmed(task.answer).find('\n') == std::string_view::npos;
     std::string said;
     for (int64_t number = 0; number < options_.max_tokens; ++number) {
       if (stops_()) return std::nullopt;

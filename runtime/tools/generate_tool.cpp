@@ -182,14 +182,8 @@ Result<data::Question> ask(const Options& options, const data::Tokenizer* tokeni
       question.ends.push_back(end);
     return question;
   }
-  data::Document document;
-  if (options.chat_template.empty()) {
-    document.text = options.prompt;
-  } else {
-    if (!options.system.empty()) document.messages.push_back({"system", options.system});
-    document.messages.push_back({"user", options.prompt});
-  }
-  return data::encode_question(*tokenizer, std::move(document), options.encoding);
+  return data::encode_question(
+      *tokenizer, data::prompt_document(options.prompt, options.system, options.encoding), options.encoding);
 }
 
 Result<void> check_prompt(const data::Question& question, const LanguageModel& model) {

@@ -96,6 +96,14 @@ Result<void> choose_template(std::string_view name, const std::string& tokenizer
   return {};
 }
 
+Document prompt_document(const std::string& prompt, const std::string& system, const Encoding& encoding) {
+  if (!encoding.talks()) return {prompt, {}};
+  Document document;
+  if (!system.empty()) document.messages.push_back({"system", system});
+  document.messages.push_back({"user", prompt});
+  return document;
+}
+
 Result<Question> encode_question(const Tokenizer& tokenizer, Document document, const Encoding& encoding) {
   const SpecialTokens& special = tokenizer.facts().special;
   Question question;

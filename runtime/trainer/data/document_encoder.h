@@ -24,6 +24,9 @@ struct Encoding {
   // The one that begins first counts, of several the longest.
   bool marks_in_text = false;
   std::optional<OwnTemplate> own_template{};  // the checkpoint's, in the place of chat_template
+
+  // Whether there is a template, for conversations.
+  bool talks() const { return chat_template || own_template; }
 };
 
 // Sets the template of that name; "own" is the one that lies beside the tokenizer's file. kInvalid, kNotFound.
@@ -37,7 +40,11 @@ Result<void> choose_template(std::string_view name, const std::string& tokenizer
 Result<void> encode_document(const Tokenizer& tokenizer, const Document& document, const Encoding& encoding,
                              std::vector<int32_t>& ids);
 
-// What somebody asks a model.
+// Returns what somebody asks a model, as a document: a conversation that begins with what `system` says, unless that is empty,
+// where there is a template, else text.
+Document prompt_document(const std::string& prompt, const std::string& system, const Encoding& encoding);
+
+// Its tokens.
 struct Question {
   std::vector<int32_t> ids;   // up to where the answer begins
   std::vector<int32_t> ends;  // tokens that end an answer
