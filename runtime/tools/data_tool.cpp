@@ -23,7 +23,6 @@
 #include "runtime/base/json_fields.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
-#include "runtime/spec/toml_value.h"
 #include "runtime/tools/data_preview.h"
 #include "runtime/tools/option_words.h"
 #include "runtime/tools/stop_requests.h"
@@ -204,7 +203,7 @@ void warn_of_encoding(const Job& job) {
       "shardrun: warning: {}: {} document{} from here on, whose bytes are not all UTF-8: each that is not "
       "was read as U+FFFD; write the files in UTF-8 and make the tokens anew: iconv -f NAME -t UTF-8, where "
       "NAME is what they are in, such as WINDOWS-1252\n",
-      spec::printable_path(job.first_garbled), job.garbled_documents, job.garbled_documents == 1 ? "" : "s");
+      base::visible(job.first_garbled), job.garbled_documents, job.garbled_documents == 1 ? "" : "s");
 }
 
 int64_t count_learned(const std::vector<int32_t>& ids) {
@@ -377,8 +376,7 @@ int run_data_tool(std::span<char* const> arguments) {
     done = options.error();
   }
   if (done) return contract::kExitDone;
-  fmt::print(stderr, "shardrun: error: {}\n", spec::printable_path(done.error().to_string()));
-  return contract::exit_code_of(done.error().code());
+  return fail(done.error());
 }
 
 }  // namespace shardrun::tools

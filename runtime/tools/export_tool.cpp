@@ -12,7 +12,6 @@
 #include "runtime/base/json_fields.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/record/run_dir.h"
-#include "runtime/spec/toml_value.h"
 #include "runtime/tools/export_checkpoint.h"
 #include "runtime/tools/option_words.h"
 #include "runtime/tools/stop_requests.h"
@@ -120,11 +119,6 @@ Result<ExportSummary> run(Options& options) {
                              path.string()));
   }
   return export_step({path.parent_path().string(), 1}, step, options.run);
-}
-
-int fail(const Error& error) {
-  fmt::print(stderr, "shardrun: error: {}\n", spec::printable_path(error.to_string()));
-  return contract::exit_code_of(error.code());
 }
 
 // What --json prints.

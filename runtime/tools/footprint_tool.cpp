@@ -12,10 +12,10 @@
 #include <fmt/format.h>
 
 #include "runtime/base/descendants.h"
-#include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/spec/job_spec.h"
+#include "runtime/tools/option_words.h"
 #include "runtime/trainer/comm/plugin_communicator.h"
 #include "runtime/trainer/comm/rendezvous.h"
 #include "runtime/trainer/train/session_parts.h"
@@ -52,10 +52,7 @@ int run_footprint_tool(std::span<char* const> arguments) {
                                              .provider = arguments[1],
                                              .local_world_size = std::atoi(arguments[3]),
                                              .node_count = std::atoi(arguments[2])});
-    if (!opened) {
-      fmt::print(stderr, "shardrun: error: {}\n", base::visible(opened.error().to_string()));
-      return contract::exit_code_of(opened.error().code());
-    }
+    if (!opened) return fail(opened.error());
     endpoints = std::move(opened).value();
     // Nobody shall answer, but what PMIx loads to ask is a rank's, too.
     ::unsetenv("PMIX_NAMESPACE");

@@ -265,11 +265,6 @@ Result<Evaluation> run_evaluation(const Options& options, StopRequests& stop) {
                   [&] { return stop.came(); });
 }
 
-int fail(const Error& error) {
-  fmt::print(stderr, "shardrun: error: {}\n", base::visible(error.to_string()));
-  return contract::exit_code_of(error.code());
-}
-
 }  // namespace
 
 int run_generate_tool(std::span<char* const> arguments) {

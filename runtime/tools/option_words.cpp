@@ -1,6 +1,10 @@
 #include "runtime/tools/option_words.h"
 
 #include <algorithm>
+#include <cstdio>
+
+#include "runtime/base/visible.h"
+#include "runtime/contract/exit_code.h"
 
 namespace shardrun::tools {
 
@@ -23,6 +27,11 @@ base::Result<std::span<char* const>> read_option_words(
     RETURN_IF_ERROR(read(word.substr(2, equals - 2), word.substr(equals + 1)));
   }
   return arguments.subspan(arguments.size());
+}
+
+int fail(const base::Error& error) {
+  fmt::print(stderr, "shardrun: error: {}\n", base::visible(error.to_string()));
+  return contract::exit_code_of(error.code());
 }
 
 }  // namespace shardrun::tools

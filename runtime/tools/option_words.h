@@ -1,6 +1,7 @@
-// Reads the words with which a verb of the launcher starts its tool: --switch, --name=value, and behind "--" what is no option.
+// How a tool understands the verb of the launcher that starts it, and is understood: words such as --switch and --name=value, and
+// behind "--" what is no option; errors as verbs tell them.
 //
-// Thread rule: pure functions.
+// Thread rule: pure functions, but fail().
 #pragma once
 
 #include <charconv>
@@ -35,5 +36,8 @@ struct Switch {
 base::Result<std::span<char* const>> read_option_words(
     std::span<char* const> arguments, std::string_view verb, std::initializer_list<Switch> switches,
     const std::function<base::Result<void>(std::string_view name, std::string_view value)>& read);
+
+// Tells an error as verbs do; returns the exit code that it ends the tool with.
+int fail(const base::Error& error);
 
 }  // namespace shardrun::tools

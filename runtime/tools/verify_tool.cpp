@@ -9,6 +9,7 @@
 
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/tools/option_words.h"
 #include "runtime/trainer/checkpoint/verify.h"
 
 namespace shardrun::tools {
@@ -24,11 +25,6 @@ Result<std::vector<int64_t>> steps_below(const checkpoint::Store& store) {
   if (steps.empty())
     return Error(Code::kNotFound, fmt::format("{}: holds no complete checkpoint", store.directory()));
   return steps;
-}
-
-int fail(const Error& error) {
-  fmt::print(stderr, "shardrun: error: {}\n", base::visible(error.to_string()));
-  return contract::exit_code_of(error.code());
 }
 
 // Returns whether the checkpoint is whole.
