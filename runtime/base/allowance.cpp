@@ -10,23 +10,16 @@
 #include <memory>
 
 #include "runtime/base/io.h"
+#include "runtime/base/text.h"
 
 namespace shardrun::base {
 namespace {
 
 constexpr const char* kCgroupRoot = "/sys/fs/cgroup";
 
-// Takes what is before `end` off `text`, with the end itself, and returns it.
-std::string_view take(std::string_view& text, char end) {
-  const size_t at = text.find(end);
-  const std::string_view first = text.substr(0, at);
-  text.remove_prefix(at == std::string_view::npos ? text.size() : at + 1);
-  return first;
-}
-
 bool names(std::string_view controllers, std::string_view wanted) {
   while (!controllers.empty())
-    if (take(controllers, ',') == wanted) return true;
+    if (take_until(controllers, ',') == wanted) return true;
   return false;
 }
 
@@ -48,7 +41,7 @@ std::optional<double> cpus_of(const std::string& folder, bool is_unified) {
       is_unified ? first_line(folder + "/cpu.max")  // "200000 100000"
                  : first_line(folder + "/cpu.cfs_quota_us") + ' ' + first_line(folder + "/cpu.cfs_period_us");
   std::string_view left(both);
-  const auto quota = limit_in(take(left, ' ')), period = limit_in(left);
+  const auto quota = limit_in(take_until(left, ' ')), period = limit_in(left);
   if (!quota || !period) return std::nullopt;
   return static_cast<double>(*quota) / static_cast<double>(*period);
 }
@@ -111,10 +104,10 @@ std::optional<CgroupPlace> find_cgroup(std::string_view cgroups, std::string_vie
                                        const std::string& root) {
   std::optional<CgroupPlace> unified;
   while (!cgroups.empty()) {  // "5:memory:/slurm/job_7" or "0::/system.slice/slurmstepd.scope"
-    std::string_view line = take(cgroups, '\n');
-    take(line, ':');
+    std::string_view line = take_line(cgroups);
+    take_until(line, ':');
     if (line.find(':') == std::string_view::npos) continue;
-    const std::string_view controllers = take(line, ':');
+    const std::string_view controllers = take_until(line, ':');
     const std::string path(line == "/" ? "" : line);
     if (names(controllers, controller)) return CgroupPlace{root + '/' + std::string(controller), path, false};
     if (controllers.empty()) unified = CgroupPlace{root, path, true};

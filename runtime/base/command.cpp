@@ -67,7 +67,7 @@ bool feed(int fd, std::string_view& unread) {
   return !unread.empty();
 }
 
-std::string trimmed(std::string text) {
+std::string on_one_line(std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
   for (char& c : text) {
     if (c == '\n') c = ';';
@@ -184,7 +184,7 @@ Result<CommandOutput> run_command(const std::vector<std::string>& argv, const st
   auto output = finish_command(argv, input, limit, goes_on, without);
   if (!output) return output;
   if (!WIFEXITED(output->status) || WEXITSTATUS(output->status) != 0) {
-    const std::string words = trimmed(output->err.empty() ? output->out : output->err);
+    const std::string words = on_one_line(output->err.empty() ? output->out : output->err);
     return Error(Code::kIo,
                  fmt::format("{}: {}", argv.front(),
                              words.empty() ? fmt::format("ended with status {}", output->status) : words));

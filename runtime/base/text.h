@@ -1,6 +1,6 @@
 // Small things that many places do with texts.
 //
-// Thread rule: pure.
+// Thread rule: pure functions.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,24 @@
 
 namespace shardrun::base {
 
+inline constexpr std::string_view kWhite = " \t\n\r\f\v";
+
+// Takes what is before `end` off `text`, with the end itself, and returns it; all of it where there is none.
+inline std::string_view take_until(std::string_view& text, char end) {
+  const std::string_view first = text.substr(0, text.find(end));
+  text.remove_prefix(std::min(first.size() + 1, text.size()));
+  return first;
+}
+
 // Takes the first line off `text` and returns it without its newline.
 inline std::string_view take_line(std::string_view& text) {
-  const size_t end = std::min(text.find('\n'), text.size());
-  const std::string_view line = text.substr(0, end);
-  text.remove_prefix(std::min(end + 1, text.size()));
-  return line;
+  return take_until(text, '\n');
+}
+
+// Returns the text without white space at its ends.
+inline std::string_view trimmed(std::string_view text) {
+  const size_t begin = std::min(text.find_first_not_of(kWhite), text.size());
+  return text.substr(begin, text.find_last_not_of(kWhite) + 1 - begin);
 }
 
 // Makes the capital letters of ASCII small.

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/json_fields.h"
+#include "runtime/base/text.h"
 
 namespace shardrun::contract {
 namespace {
@@ -21,10 +22,7 @@ constexpr int64_t kMostRanks = int64_t{1} << 30;
 constexpr size_t kBeatNumbers = 10;  // and one letter between the sixth and the seventh number
 
 std::string_view take_word(std::string_view& line) {
-  const size_t end = std::min(line.find(' '), line.size());
-  const std::string_view word = line.substr(0, end);
-  line.remove_prefix(std::min(end + 1, line.size()));
-  return word;
+  return base::take_until(line, ' ');
 }
 
 bool take_number(std::string_view& line, int64_t& out) {

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/command.h"
+#include "runtime/base/text.h"
 
 namespace shardrun::gate {
 namespace {
@@ -39,17 +40,11 @@ bool ended_well(const base::CommandOutput& output) {
   return WIFEXITED(output.status) && WEXITSTATUS(output.status) == 0;
 }
 
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n");
-  return begin == std::string_view::npos ? std::string_view{}
-                                         : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
-}
-
 std::vector<std::string_view> split(std::string_view text, char at) {
   std::vector<std::string_view> parts;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(at, begin), text.size());
-    parts.push_back(trimmed(text.substr(begin, end - begin)));
+    parts.push_back(base::trimmed(text.substr(begin, end - begin)));
     begin = end + 1;
   }
   return parts;
@@ -114,7 +109,7 @@ Result<std::vector<record::GpuFacts>> find_gpus() {
   }
   RETURN_IF_ERROR(gpus);
   if (!ended_well(*gpus))
-    return Error(Code::kIo, fmt::format("nvidia-smi: {}{}", trimmed(gpus->out), trimmed(gpus->err)));
+    return Error(Code::kIo, fmt::format("nvidia-smi: {}{}", base::trimmed(gpus->out), base::trimmed(gpus->err)));
   const auto rows = ask(kOfRows);  // not every driver answers this
   return parse_gpus(gpus->out, rows && ended_well(*rows) ? std::string_view(rows->out) : "");
 }

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/text.h"
+
 namespace shardrun::spec {
 namespace {
 
@@ -154,10 +156,6 @@ TextPlace place_of(std::string_view text, size_t offset) {
 
 std::string likely_mistake(std::string_view line) {
   constexpr size_t kLongest = 60;
-  const auto trimmed = [](std::string_view text) {
-    const size_t begin = text.find_first_not_of(" \t\r"), end = text.find_last_not_of(" \t\r");
-    return begin == kNone ? std::string_view() : text.substr(begin, end - begin + 1);
-  };
   const auto is_key = [](std::string_view text) {
     return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
       return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
@@ -166,12 +164,12 @@ std::string likely_mistake(std::string_view line) {
   const size_t equals = line.find('=');
   if (equals == kNone) {
     const size_t colon = line.find(':');
-    const std::string_view name = trimmed(line.substr(0, colon));
+    const std::string_view name = base::trimmed(line.substr(0, colon));
     if (colon == kNone || !is_key(name)) return "";
     return fmt::format("TOML has = where YAML has a colon; write {} = …", name);
   }
-  const std::string_view key = trimmed(line.substr(0, equals));
-  const std::string_view value = trimmed(line.substr(equals + 1, line.find('#', equals) - equals - 1));
+  const std::string_view key = base::trimmed(line.substr(0, equals));
+  const std::string_view value = base::trimmed(line.substr(equals + 1, line.find('#', equals) - equals - 1));
   if (!is_key(key) || value.size() > kLongest) return "";
   if (value.empty()) return fmt::format("{0} has no value; write {0} = …, or remove the line", key);
   for (const char* word : {"True", "TRUE", "False", "FALSE", "yes", "no"}) {

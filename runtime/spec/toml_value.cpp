@@ -8,6 +8,7 @@
 #define TOML_HEADER_ONLY 1
 #include <toml++/toml.h>
 
+#include "runtime/base/text.h"
 #include "runtime/base/visible.h"
 #include "runtime/spec/toml_text.h"
 
@@ -51,12 +52,8 @@ TomlValue convert(const toml::node& node, std::string_view file_name) {
 
 // Returns a line of the text by its number, from 1 on.
 std::string_view line_of(std::string_view text, size_t number) {
-  for (; number > 1; --number) {
-    const size_t newline = text.find('\n');
-    if (newline == std::string_view::npos) return {};
-    text.remove_prefix(newline + 1);
-  }
-  return text.substr(0, text.find('\n'));
+  for (; number > 1; --number) base::take_line(text);
+  return base::take_line(text);
 }
 
 void set_origin(TomlValue& value, const std::string& origin) {

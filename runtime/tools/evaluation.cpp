@@ -54,8 +54,9 @@ namespace {
 
 using base::Code;
 using base::Error;
+using base::kWhite;
+using base::trimmed;
 
-constexpr std::string_view kWhite = " \t\n\r\f\v";
 constexpr uint64_t kLargestFile = uint64_t{1} << 30;
 
 // One question in tokens.
@@ -67,12 +68,6 @@ struct Task {
   std::vector<int64_t> characters;  // of each
   int label = 0;
 };
-
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kWhite);
-  return begin == text.npos ? std::string_view()
-                            : text.substr(begin, text.find_last_not_of(kWhite) - begin + 1);
-}
 
 int64_t characters_of(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; });

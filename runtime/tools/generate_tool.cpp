@@ -16,6 +16,7 @@
 #include <fmt/ranges.h>
 
 #include "runtime/base/json_fields.h"
+#include "runtime/base/text.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/tools/evaluation.h"
@@ -47,9 +48,7 @@ struct Options {
 
 Result<void> read_tokens(std::string_view text, std::vector<int32_t>& into) {
   while (!text.empty()) {
-    const size_t comma = std::min(text.find(','), text.size());
-    RETURN_IF_ERROR(read_number(text.substr(0, comma), "prompt-tokens", into.emplace_back()));
-    text.remove_prefix(std::min(text.size(), comma + 1));
+    RETURN_IF_ERROR(read_number(base::take_until(text, ','), "prompt-tokens", into.emplace_back()));
   }
   return {};
 }

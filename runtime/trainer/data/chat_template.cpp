@@ -6,18 +6,13 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/text.h"
+
 namespace shardrun::data {
 namespace {
 
 using base::Code;
 using base::Error;
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\n\r\f\v";
-  const size_t begin = text.find_first_not_of(kSpace);
-  return begin == text.npos ? std::string_view()
-                            : text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
-}
 
 Result<std::vector<Passage>> llama2(std::span<const Message> messages) {
   std::string system;
@@ -33,9 +28,9 @@ Result<std::vector<Passage>> llama2(std::span<const Message> messages) {
                    "assistant last");
     }
     Passage passage;
-    passage.text = fmt::format("[INST] {} [/INST]", trimmed(std::exchange(system, "") + messages[0].content));
+    passage.text = fmt::format("[INST] {} [/INST]", base::trimmed(std::exchange(system, "") + messages[0].content));
     const size_t begin = passage.text.size();
-    passage.text += fmt::format(" {} ", trimmed(messages[1].content));
+    passage.text += fmt::format(" {} ", base::trimmed(messages[1].content));
     passage.learned = {{begin, passage.text.size()}};
     passage.begins = passage.ends = true;
     passages.push_back(std::move(passage));
@@ -77,7 +72,7 @@ std::vector<Passage> llama3(std::span<const Message> messages) {
     writer.mark("<|end_header_id|>");
     writer.text("\n\n");
     if (message.role == "assistant") writer.learn();
-    writer.text(trimmed(message.content));
+    writer.text(base::trimmed(message.content));
     writer.mark("<|eot_id|>");
     writer.pass();
   }

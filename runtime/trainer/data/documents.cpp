@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
 #include "runtime/base/visible.h"
 #include "runtime/record/foreign_format.h"
 #include "runtime/trainer/data/compressed_file.h"
@@ -21,7 +22,7 @@ using base::Error;
 using Json = nlohmann::json;
 
 bool is_blank(std::string_view text) {
-  return text.find_first_not_of(" \t\r\n\f\v") == text.npos;
+  return text.find_first_not_of(base::kWhite) == text.npos;
 }
 
 // Returns the line at `at` without its line break; moves `at` behind it.

@@ -5,12 +5,14 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/text.h"
 #include "runtime/base/visible.h"
 
 namespace shardrun::data::jinja {
 namespace {
 
-constexpr std::string_view kWhite = " \t\n\v\f\r";
+using base::kWhite;
+
 constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_";
 constexpr std::string_view kDigits = "0123456789";
 

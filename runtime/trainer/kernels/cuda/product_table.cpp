@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "runtime/base/text.h"
+
 namespace shardrun::kernels::cuda {
 namespace {
 
@@ -9,13 +11,6 @@ using base::Code;
 using base::Error;
 
 constexpr std::string_view kTitle = "shardrun products 1", kMaker = "made for ", kEquals = " = ";
-
-std::string_view next_line(std::string_view& text) {
-  const size_t end = text.find('\n');
-  const std::string_view line = text.substr(0, end);
-  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  return line;
-}
 
 std::string hex(uint64_t word) {
   char digits[16];
@@ -53,9 +48,9 @@ std::string ProductTable::text() const {
 }
 
 base::Result<void> ProductTable::load(std::string_view text) {
-  if (next_line(text) != kTitle)
+  if (base::take_line(text) != kTitle)
     return Error(Code::kCorrupt, "not a table of products, or of another version");
-  std::string_view maker = next_line(text);
+  std::string_view maker = base::take_line(text);
   if (!maker.starts_with(kMaker))
     return Error(Code::kCorrupt, "a table of products that does not say for what");
   maker.remove_prefix(kMaker.size());
@@ -65,7 +60,7 @@ base::Result<void> ProductTable::load(std::string_view text) {
   }
   std::map<std::string, ProductAlgorithm> read;
   while (!text.empty()) {
-    const std::string_view line = next_line(text);
+    const std::string_view line = base::take_line(text);
     const size_t equals = line.find(kEquals);
     ProductAlgorithm algorithm;
     if (equals == std::string_view::npos || !parse_words(line.substr(equals + kEquals.size()), algorithm)) {
