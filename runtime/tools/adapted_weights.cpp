@@ -52,10 +52,7 @@ Result<AdaptedWeights> AdaptedWeights::open(const checkpoint::Store& store,
   if (!files) return std::move(files).error().context("the weights that adapters stand beside");
   AdaptedWeights adapted(store, manifest, std::move(config), std::move(*files), weights);
   RETURN_IF_ERROR(adapted.files_.check(adapted.layouts_));
-  const std::vector<plan::BlockLayout> whole[] = {plan::adapter_layouts(adapted.config_)};
-  checkpoint::Manifest wanted = manifest;
-  wanted.blocks = checkpoint::describe_blocks(whole);
-  RETURN_IF_ERROR(checkpoint::same_tensors(manifest, wanted));
+  RETURN_IF_ERROR(checkpoint::same_tensors(manifest, plan::adapter_layouts(adapted.config_)));
   return adapted;
 }
 
@@ -68,22 +65,12 @@ AdaptedWeights::AdaptedWeights(const checkpoint::Store& store, checkpoint::Manif
       files_(std::move(files)),
       path_(std::move(path)) {}
 
-Result<void> AdaptedWeights::read_frozen(const plan::BlockLayout& block, std::span<float> values) {
-  std::vector<std::byte> bytes;
-  for (const plan::ParameterInfo& parameter : block.parameters) {
-    const weights::TensorEntry& entry = *files_.find(parameter.name);
-    bytes.resize(parameter.elements() * weights::bytes_per_element(entry.type));
-    RETURN_IF_ERROR(files_.read(entry, 0, bytes));
-    checksum_ = base::crc32c(bytes, checksum_);
-    weights::to_fp32(bytes, entry.type, values.subspan(parameter.offset, parameter.elements()));
-  }
-  return {};
-}
-
 Result<void> AdaptedWeights::read_block(int block, std::span<float> values) {
   const plan::BlockLayout& layout = layouts_[block];
   SHARDRUN_CHECK(static_cast<int64_t>(values.size()) == layout.elements);
-  RETURN_IF_ERROR(read_frozen(layout, values));
+  RETURN_IF_ERROR(files_.read_block(layout, values, [&](std::span<const std::byte> bytes) {
+    checksum_ = base::crc32c(bytes, checksum_);
+  }));
   if (block + 1 == static_cast<int>(layouts_.size()) && checksum_ != manifest_.adapters->weights) {
     return Error(Code::kInvalid,
                  fmt::format("{} are not the weights that the adapters of {} were trained beside; name those",

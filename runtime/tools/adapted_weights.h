@@ -35,7 +35,6 @@ class AdaptedWeights {
  private:
   AdaptedWeights(const checkpoint::Store& store, checkpoint::Manifest manifest, plan::LlamaConfig config,
                  weights::WeightFiles files, std::string path);
-  Result<void> read_frozen(const plan::BlockLayout& block, std::span<float> values);
 
   const checkpoint::Store* store_;
   checkpoint::Manifest manifest_;

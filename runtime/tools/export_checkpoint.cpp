@@ -48,8 +48,7 @@ Source source_of(const checkpoint::Store& store, const checkpoint::Manifest& man
 }
 
 Source source_of(AdaptedWeights& adapted) {
-  const std::vector<plan::BlockLayout> whole[] = {adapted.layouts()};
-  return {checkpoint::describe_blocks(whole),
+  return {checkpoint::describe_blocks({&adapted.layouts(), 1}),
           [&](int block, std::span<float> values) { return adapted.read_block(block, values); }};
 }
 

@@ -361,4 +361,10 @@ Result<void> same_tensors(const Manifest& saved, const Manifest& wanted) {
   return {};
 }
 
+Result<void> same_tensors(const Manifest& saved, const std::vector<model::BlockLayout>& whole) {
+  Manifest wanted = saved;
+  wanted.blocks = describe_blocks({&whole, 1});
+  return same_tensors(saved, wanted);
+}
+
 }  // namespace shardrun::checkpoint

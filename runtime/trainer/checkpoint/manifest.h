@@ -150,5 +150,7 @@ Result<Manifest> parse_manifest(std::string_view json);
 // Succeeds when both have the same tensors, however they are spread; otherwise kInvalid gives the first difference
 // in words.
 Result<void> same_tensors(const Manifest& saved, const Manifest& wanted);
+// Does the same with the blocks of a model that nobody cuts.
+Result<void> same_tensors(const Manifest& saved, const std::vector<model::BlockLayout>& whole);
 
 }  // namespace shardrun::checkpoint

@@ -38,28 +38,15 @@ DType dtype_of(const weights::WeightFiles& files, std::span<const plan::BlockLay
 Result<ModelWeights> read_weights(const weights::WeightFiles& files, std::vector<plan::BlockLayout> layouts,
                                   DType dtype) {
   RETURN_IF_ERROR(files.check(layouts));
-  ModelWeights model{dtype, std::move(layouts), {}};
-  for (const plan::BlockLayout& layout : model.layouts) {
-    std::vector<float> values(layout.elements);
-    std::vector<std::byte> bytes;
-    for (const plan::ParameterInfo& parameter : layout.parameters) {
-      const weights::TensorEntry& entry = *files.find(parameter.name);
-      const int64_t width = weights::bytes_per_element(entry.type);
-      bytes.resize(parameter.elements() * width);
-      RETURN_IF_ERROR(files.read(entry, 0, bytes));
-      weights::to_fp32(bytes, entry.type, std::span(values).subspan(parameter.offset, parameter.elements()));
-    }
-    keep(std::move(values), dtype, model.blocks.emplace_back());
-  }
-  return model;
+  const auto read = [&](int block, std::span<float> values) {
+    return files.read_block(layouts[block], values);
+  };
+  return read_weights(read, layouts, dtype);
 }
 
 Result<ModelWeights> read_weights(const checkpoint::Store& store, const checkpoint::Manifest& manifest,
                                   std::vector<plan::BlockLayout> layouts, DType dtype) {
-  const std::vector<plan::BlockLayout> whole[] = {layouts};
-  checkpoint::Manifest wanted = manifest;
-  wanted.blocks = checkpoint::describe_blocks(whole);
-  RETURN_IF_ERROR(checkpoint::same_tensors(manifest, wanted));
+  RETURN_IF_ERROR(checkpoint::same_tensors(manifest, layouts));
   return read_weights(
       [&](int block, std::span<float> values) { return store.read_block(manifest, block, values); },
       std::move(layouts), dtype);

@@ -149,7 +149,7 @@ Result<void> Session::read_frozen() {
   if (options_.initial_weights.empty())
     return Error(Code::kInvalid, "adapters stand beside weights; write [model] init = a checkpoint's folder");
   ASSIGN_OR_RETURN(frozen_checksum_,
-                   as_input(weights::load_frozen({options_.initial_weights}, model_->frozen(),
+                   as_input(weights::load_frozen(options_.initial_weights, model_->frozen(),
                                                  engine_.frozen_layout(), groups_.shard_rank(),
                                                  *groups_.world, options_.compute, engine_.frozen())));
   return {};
@@ -164,7 +164,7 @@ Result<void> Session::start() {
     initialize_parameters(model_->blocks(), engine_.layout(), groups_.shard_rank(), options_.seed, host[0]);
   } else {
     RETURN_IF_ERROR(
-        as_input(weights::load_weights({options_.initial_weights}, model_->blocks(), engine_.layout(),
+        as_input(weights::load_weights(options_.initial_weights, model_->blocks(), engine_.layout(),
                                        groups_.shard_rank(), *groups_.world, host[0])));
   }
   RETURN_IF_ERROR(host.store());

@@ -75,8 +75,8 @@ class Loader {
         sums_up_(sums_up) {}
   uint32_t checksum() const { return checksum_; }
 
-  Result<void> run(const WeightSource& source) {
-    RETURN_IF_ERROR(agree(world_.rank() == 0 ? open(source) : Result<void>()));
+  Result<void> run(const std::string& path) {
+    RETURN_IF_ERROR(agree(world_.rank() == 0 ? open(path) : Result<void>()));
     RETURN_IF_ERROR(list_chunks());
     // Two pieces are under way: while one travels, the next is read.
     std::optional<comm::Pending> travelling;
@@ -100,8 +100,8 @@ class Loader {
   }
 
  private:
-  Result<void> open(const WeightSource& source) {
-    ASSIGN_OR_RETURN(auto opened, WeightFiles::open(source.path));
+  Result<void> open(const std::string& path) {
+    ASSIGN_OR_RETURN(auto opened, WeightFiles::open(path));
     files_.emplace(std::move(opened));
     return files_->check(blocks_);
   }
@@ -196,14 +196,14 @@ class Loader {
 
 }  // namespace
 
-Result<void> load_weights(const WeightSource& source, std::span<const model::BlockLayout> blocks,
+Result<void> load_weights(const std::string& path, std::span<const model::BlockLayout> blocks,
                           const plan::ShardLayout& layout, int group_rank, comm::Communicator& world,
                           std::span<float> master) {
   SHARDRUN_CHECK(blocks.size() == layout.blocks.size());
-  return Loader(blocks, layout, group_rank, world, {master, {}}).run(source);
+  return Loader(blocks, layout, group_rank, world, {master, {}}).run(path);
 }
 
-Result<uint32_t> load_frozen(const WeightSource& source, std::span<const model::BlockLayout> blocks,
+Result<uint32_t> load_frozen(const std::string& path, std::span<const model::BlockLayout> blocks,
                              const plan::ShardLayout& layout, int group_rank, comm::Communicator& world,
                              base::DType dtype, std::span<std::byte> frozen) {
   SHARDRUN_CHECK(blocks.size() == layout.blocks.size());
@@ -218,7 +218,7 @@ Result<uint32_t> load_frozen(const WeightSource& source, std::span<const model::
     shard.bf16 = frozen.first(kBf16 * count);
   }
   Loader loader(blocks, layout, group_rank, world, shard, /*sums_up=*/true);
-  RETURN_IF_ERROR(loader.run(source));
+  RETURN_IF_ERROR(loader.run(path));
   return loader.checksum();
 }
 

@@ -24,22 +24,19 @@ using base::Result;
 
 inline constexpr int64_t kChunkElements = int64_t{1} << 19;
 
-struct WeightSource {
-  std::string path;  // a file or a folder, as WeightFiles::open takes it
-};
-
-// Collective over `world`. `blocks` are those of this rank's tensor slice, with the same full tensors on all ranks;
-// `layout` is theirs; `group_rank` is this rank's in the shard group; `master` has layout.flat_shard_elements, of
-// which the padding is left alone. Errors, the same on every rank: those of WeightFiles, found before anything is
-// written to `master`; kIo while reading, after which `master` is worthless; the communicator's.
-Result<void> load_weights(const WeightSource& source, std::span<const model::BlockLayout> blocks,
+// Collective over `world`. `path` is a file or a folder, as WeightFiles::open takes it; `blocks` are those of this rank's
+// tensor slice, with the same full tensors on all ranks; `layout` is theirs; `group_rank` is this rank's in the shard group;
+// `master` has layout.flat_shard_elements, of which the padding is left alone. Errors, the same on every rank: those of
+// WeightFiles, found before anything is written to `master`; kIo while reading, after which `master` is worthless; the
+// communicator's.
+Result<void> load_weights(const std::string& path, std::span<const model::BlockLayout> blocks,
                           const plan::ShardLayout& layout, int group_rank, comm::Communicator& world,
                           std::span<float> master);
 
 // Does the same with weights that stay as they are and lie in the shards as they are computed with: `frozen` has
 // layout.flat_shard_elements of `dtype`, to which values are rounded. No tensor is cut. Returns the CRC-32C of all tensors'
 // bytes as the files have them, in the order of `blocks`: the same on every rank.
-Result<uint32_t> load_frozen(const WeightSource& source, std::span<const model::BlockLayout> blocks,
+Result<uint32_t> load_frozen(const std::string& path, std::span<const model::BlockLayout> blocks,
                              const plan::ShardLayout& layout, int group_rank, comm::Communicator& world,
                              base::DType dtype, std::span<std::byte> frozen);
 

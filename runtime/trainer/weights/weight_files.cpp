@@ -172,4 +172,17 @@ Result<void> WeightFiles::read(const TensorEntry& tensor, int64_t first, std::sp
   return base::read_exactly(file.fd.get(), out, offset, file.path);
 }
 
+Result<void> WeightFiles::read_block(const model::BlockLayout& block, std::span<float> values,
+                                     const Seen& seen) const {
+  std::vector<std::byte> bytes;
+  for (const model::ParameterInfo& parameter : block.parameters) {
+    const TensorEntry& entry = *find(parameter.name);
+    bytes.resize(parameter.elements() * bytes_per_element(entry.type));
+    RETURN_IF_ERROR(read(entry, 0, bytes));
+    if (seen) seen(bytes);
+    to_fp32(bytes, entry.type, values.subspan(parameter.offset, parameter.elements()));
+  }
+  return {};
+}
+
 }  // namespace shardrun::weights

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -35,6 +36,10 @@ class WeightFiles {
   // Reads elements [first, first + out.size()/width) of a tensor that find() gave, as the file has them. kIo,
   // kCorrupt.
   Result<void> read(const TensorEntry& tensor, int64_t first, std::span<std::byte> out) const;
+  // Reads a block of a model that check() takes, in fp32; `seen` gets each tensor's bytes as the files have them. Errors as read().
+  using Seen = std::function<void(std::span<const std::byte>)>;
+  Result<void> read_block(const model::BlockLayout& block, std::span<float> values,
+                          const Seen& seen = {}) const;
 
  private:
   struct File {

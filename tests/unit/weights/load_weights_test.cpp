@@ -96,7 +96,7 @@ TEST_CASE(
 
   world.run([&](int rank, std::span<comm::Communicator* const> channels) {
     std::vector<std::byte> frozen(2 * static_cast<size_t>(layout.flat_shard_elements));
-    if (!load_frozen({path}, blocks, layout, rank, *channels[0], base::DType::kBf16, frozen)) return;
+    if (!load_frozen(path, blocks, layout, rank, *channels[0], base::DType::kBf16, frozen)) return;
     const auto owned = layout.owned(0, rank);
     wrong[static_cast<size_t>(rank)] = 0;
     for (int64_t i = 0; i < owned.count(); ++i) {
@@ -128,7 +128,7 @@ TEST_CASE("loading weights: every rank of every mesh holds exactly its part of t
       const int shard_rank = rank / mesh.tensor_parallel;
       auto& master = masters[static_cast<size_t>(rank)];
       master.assign(static_cast<size_t>(layout.flat_shard_elements), -1.0F);
-      const auto loaded = load_weights({path}, blocks, layout, shard_rank, *channels[0], master);
+      const auto loaded = load_weights(path, blocks, layout, shard_rank, *channels[0], master);
       if (!loaded) errors[static_cast<size_t>(rank)] = loaded.error().to_string();
       expected[static_cast<size_t>(rank)] = wanted(blocks, layout, shard_rank);
     });
@@ -157,7 +157,7 @@ TEST_CASE("loading weights: files that do not fit are refused alike on every ran
       const auto blocks = blocks_of(0, 1);
       const auto layout = layout_of(blocks, 2);
       std::vector<float> master(static_cast<size_t>(layout.flat_shard_elements), -1.0F);
-      const auto loaded = load_weights({source}, blocks, layout, rank, *channels[0], master);
+      const auto loaded = load_weights(source, blocks, layout, rank, *channels[0], master);
       REQUIRE(!loaded);
       errors[static_cast<size_t>(rank)] = loaded.error().to_string();
       codes[static_cast<size_t>(rank)] = loaded.error().code();

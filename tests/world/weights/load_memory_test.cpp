@@ -94,7 +94,7 @@ int64_t load(const std::string& path) {
   const int64_t before = memory_of_process("VmRSS");
   world.run([&](int rank, std::span<comm::Communicator* const> channels) {
     const auto at = static_cast<size_t>(rank);
-    if (auto done = weights::load_weights({path}, layouts, layout, rank, *channels[0], floats(at)); !done)
+    if (auto done = weights::load_weights(path, layouts, layout, rank, *channels[0], floats(at)); !done)
       fmt::print(stderr, "{}\n", done.error().to_string());
   });
   const int64_t peak = memory_of_process("VmHWM");
