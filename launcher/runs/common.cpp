@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -17,6 +16,7 @@
 #include "runtime/base/command.h"
 #include "runtime/base/say.h"
 #include "runtime/base/trust.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/epoch.h"
@@ -80,12 +80,7 @@ std::vector<record::RunDir> newest_first(std::vector<Found> found) {
 }
 
 std::string local_id() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &parts);
-  return fmt::format("local-{}-{}", text, ::getpid());
+  return fmt::format("local-{}-{}", base::utc_text(base::unix_now(), "%Y%m%d-%H%M%S"), ::getpid());
 }
 
 // The job's id, and a number behind it for the second run inside one allocation.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <ctime>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <utility>
@@ -13,6 +13,7 @@
 #include "launcher/view/progress.h"
 #include "runtime/base/json_fields.h"
 #include "runtime/base/text.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/record/run_lines.h"
@@ -145,12 +146,8 @@ std::string size_of(const record::Attempt& attempt) {
 }
 
 std::string utc_clock(double time) {
-  const auto seconds = static_cast<std::time_t>(time);
-  std::tm parts{};
-  ::gmtime_r(&seconds, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts);
-  return fmt::format("{}.{:03}Z", text, static_cast<int>((time - static_cast<double>(seconds)) * 1000.0));
+  return fmt::format("{}.{:03}Z", base::utc_text(time, "%Y-%m-%dT%H:%M:%S"),
+                     static_cast<int>((time - std::floor(time)) * 1000.0));
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
 #include "runtime/record/calibration.h"
 
 #include <algorithm>
-#include <ctime>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "runtime/base/fields.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/spec/spec_reader.h"
 #include "runtime/spec/toml_text.h"
 
@@ -15,15 +15,6 @@ namespace {
 
 constexpr double kMost = 1e18;
 constexpr int64_t kMostCount = int64_t{1} << 40;
-
-std::string date_text(double unix_seconds) {
-  const auto seconds = static_cast<std::time_t>(unix_seconds);
-  std::tm parts{};
-  ::gmtime_r(&seconds, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S UTC", &parts);
-  return text;
-}
 
 // Writes a table's members, then the tables below it. A visitor as runtime/base/fields.h has them, for the types of this file;
 // integers have their least value as a third argument.
@@ -177,13 +168,14 @@ Spread Spread::of(std::vector<double> values) {
 }
 
 std::string to_toml(const Calibration& c) {
+  constexpr const char* kDate = "%Y-%m-%d %H:%M:%S UTC";
   TomlWriter writer;
   fields(writer, c);
   return fmt::format(
              "# Measured by `shardrun calibrate` on {}, the network on {}; docs/formats.md says what each "
              "part is.\n"
              "# Written anew by every calibration: notes belong elsewhere.\n",
-             date_text(c.measured_at), date_text(c.network_measured_at)) +
+             base::utc_text(c.measured_at, kDate), base::utc_text(c.network_measured_at, kDate)) +
          writer.text();
 }
 

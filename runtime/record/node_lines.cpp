@@ -1,9 +1,10 @@
 #include "runtime/record/node_lines.h"
 
 #include <algorithm>
-#include <ctime>
 
 #include <fmt/format.h>
+
+#include "runtime/base/unix_time.h"
 
 namespace shardrun::record {
 namespace {
@@ -62,11 +63,8 @@ void NodeLines::finish(const Sink& sink) {
 std::string format_utc(std::chrono::system_clock::time_point time) {
   const auto milliseconds =
       std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
-  const std::time_t seconds = static_cast<std::time_t>(milliseconds / 1000);
-  std::tm parts{};
-  ::gmtime_r(&seconds, &parts);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", parts.tm_year + 1900, parts.tm_mon + 1,
-                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, milliseconds % 1000);
+  return fmt::format("{}.{:03}Z", base::utc_text(static_cast<double>(milliseconds / 1000), "%Y-%m-%dT%H:%M:%S"),
+                     milliseconds % 1000);
 }
 
 }  // namespace shardrun::record

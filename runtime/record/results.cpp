@@ -1,26 +1,15 @@
 #include "runtime/record/results.h"
 
 #include <algorithm>
-#include <ctime>
 #include <filesystem>
 #include <optional>
 #include <vector>
 
 #include "runtime/base/json_fields.h"
+#include "runtime/base/unix_time.h"
 
 namespace shardrun::record {
 namespace {
-
-std::string utc_time(double unix_seconds) {
-  constexpr double kYear10000 = 253402300800.0;
-  const auto seconds =
-      static_cast<std::time_t>(unix_seconds >= 0.0 && unix_seconds < kYear10000 ? unix_seconds : 0.0);
-  std::tm parts{};
-  ::gmtime_r(&seconds, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
 
 // An entry of the metrics.
 struct Figure {
@@ -169,7 +158,7 @@ class Figures {
 
   void add(const char* name, double value, const char* units,
            std::optional<plan::PeakRate> of = std::nullopt) {
-    results_.figures.push_back({name, value, units, utc_time(ended_), std::move(of)});
+    results_.figures.push_back({name, value, units, base::utc_text(ended_, "%Y-%m-%dT%H:%M:%SZ"), std::move(of)});
   }
 
   const RunRecord& record_;
