@@ -122,9 +122,15 @@ Result<void> write_file_atomically(const std::string& path, std::string_view byt
   if (flush && ::fsync(fd.get()) != 0) return fail(errno_error(Code::kIo, temporary, errno));
   if (auto closed = close_written(std::move(fd), path); !closed) return fail(std::move(closed).error());
   if (::rename(temporary.c_str(), path.c_str()) != 0) return fail(errno_error(Code::kIo, path, errno));
-  if (!flush) return {};
-  UniqueFd directory(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory) ::fsync(directory.get());
+  if (flush) (void)sync_folder(folder);
+  return {};
+}
+
+Result<void> sync_folder(const std::string& folder) {
+  const std::string name = folder.empty() ? "." : folder;
+  const UniqueFd fd(::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some network file systems refuse fsync on folders with EINVAL; they commit names with the file.
+  if (!fd || (::fsync(fd.get()) != 0 && errno != EINVAL)) return errno_error(Code::kIo, name, errno);
   return {};
 }
 

@@ -62,6 +62,9 @@ enum class Durability {
 Result<void> write_file_atomically(const std::string& path, std::string_view bytes, unsigned mode = 0644,
                                    Durability durability = Durability::kPowerLoss);
 
+// Waits until the names in a folder are on the disk; "" is the working directory. kIo names the folder.
+Result<void> sync_folder(const std::string& folder);
+
 // Creates the folder and its parents; succeeds when it already exists as a folder.
 Result<void> make_directories(const std::string& path, unsigned mode = 0755);
 

@@ -20,10 +20,8 @@ Result<void> replace_from(const std::string& stage, const std::string& path, std
   if (done && ::rename(grown.c_str(), path.c_str()) != 0) done = errno_error(Code::kIo, path, errno);
   if (!done && ::access(stage.c_str(), F_OK) != 0 && errno == ENOENT)
     return Error(Code::kNotFound, stage + ": was taken away");
-  if (!done || durability == Durability::kProcess) return done;
-  const UniqueFd folder(::open(place.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder) ::fsync(folder.get());
-  return {};
+  if (done && durability == Durability::kPowerLoss) (void)sync_folder(place.parent_path().string());
+  return done;
 }
 
 }  // namespace shardrun::base

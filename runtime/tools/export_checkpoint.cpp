@@ -77,13 +77,6 @@ std::vector<OutputFile> assign_files(const Source& source, const ExportOptions& 
   return files;
 }
 
-Result<void> sync(const std::string& path, int flags) {
-  const UniqueFd fd(::open(path.c_str(), flags | O_CLOEXEC));
-  if (!fd) return base::errno_error(Code::kIo, path, errno);
-  if (::fsync(fd.get()) != 0 && errno != EINVAL) return base::errno_error(Code::kIo, path, errno);
-  return {};
-}
-
 // Reads a file that may not be there; "" then.
 std::string text_of(const std::string& path) {
   auto text = base::read_file(path);
@@ -286,11 +279,10 @@ class PartialFolder {
   Result<void> become(const std::string& output) {
     std::error_code ignored;
     fs::permissions(path_, fs::perms(0755), ignored);
-    RETURN_IF_ERROR(sync(path_, O_RDONLY | O_DIRECTORY));
+    RETURN_IF_ERROR(base::sync_folder(path_));
     if (::rename(path_.c_str(), output.c_str()) != 0) return base::errno_error(Code::kIo, output, errno);
     path_.clear();
-    const std::string parent = fs::path(output).parent_path().string();
-    return sync(parent.empty() ? "." : parent, O_RDONLY | O_DIRECTORY);
+    return base::sync_folder(fs::path(output).parent_path().string());
   }
 
  private:

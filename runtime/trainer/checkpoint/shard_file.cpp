@@ -148,11 +148,7 @@ Result<void> ShardFileWriter::finish() {
   RETURN_IF_ERROR(write_at(fd_.get(), std::as_bytes(std::span(header)), 0, path_));
   if (::fsync(fd_.get()) != 0) return base::errno_error(Code::kIo, fmt::format("syncing {}", path_), errno);
   fd_.reset();
-  const UniqueFd folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder) return base::errno_error(Code::kIo, folder_, errno);
-  // Some network file systems refuse fsync on folders with EINVAL; they commit names with the file.
-  if (::fsync(folder.get()) != 0 && errno != EINVAL) return base::errno_error(Code::kIo, folder_, errno);
-  return {};
+  return base::sync_folder(folder_);
 }
 
 Result<ShardFileReader> ShardFileReader::open(const std::string& folder, const Manifest& manifest, int file) {

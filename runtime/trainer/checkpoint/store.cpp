@@ -20,19 +20,10 @@ namespace {
 
 using base::Code;
 using base::Error;
-using base::UniqueFd;
 
 constexpr std::string_view kTemporarySuffix = ".tmp", kCondemnedPrefix = "old_";
 constexpr uint64_t kLargestManifestBytes = 64 << 20;
 constexpr const char* kBest = "best";
-
-Result<void> sync_folder(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd) return base::errno_error(Code::kIo, path, errno);
-  // Some network file systems refuse fsync on folders with EINVAL; they commit names with the file.
-  if (::fsync(fd.get()) != 0 && errno != EINVAL) return base::errno_error(Code::kIo, path, errno);
-  return {};
-}
 
 // Returns the names in a folder; empty when it does not exist.
 Result<std::vector<std::string>> list_folder(const std::string& path) {
@@ -147,12 +138,12 @@ Result<void> Store::publish(const Manifest& given) const {
     }
   }
   RETURN_IF_ERROR(base::write_file_atomically(folder + "/manifest.json", to_json(manifest)));
-  RETURN_IF_ERROR(sync_folder(folder));
+  RETURN_IF_ERROR(base::sync_folder(folder));
   int failure = rename_errno(folder, final_path);
   if (failure == ENOTEMPTY || failure == EEXIST) failure = replace_checkpoint(folder, manifest.step);
   if (failure == ENOENT) RETURN_IF_ERROR(check_stage());
   if (failure != 0) return base::errno_error(Code::kIo, fmt::format("renaming {}", folder), failure);
-  RETURN_IF_ERROR(sync_folder(directory_));
+  RETURN_IF_ERROR(base::sync_folder(directory_));
   RETURN_IF_ERROR(point("latest", manifest.step));
   if (manifest.best && manifest.best->kept) RETURN_IF_ERROR(point_to_best(*manifest.best));
   prune(manifest.step);

@@ -164,10 +164,7 @@ Result<void> TokenFileWriter::finish() {
     return base::errno_error(Code::kIo, temporary_, errno);
   RETURN_IF_ERROR(place(temporary_, path_));
   fd_.reset();
-  const std::string folder = std::filesystem::path(path_).parent_path().string();
-  const base::UniqueFd directory(
-      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory) ::fsync(directory.get());
+  (void)base::sync_folder(std::filesystem::path(path_).parent_path().string());
   return {};
 }
 
