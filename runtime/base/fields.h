@@ -21,7 +21,7 @@
 //   visit.object(key, members)      an object whose members `members(visit)` visits; a reader does not miss it.
 //   visit.part(key, value)          an optional struct whose fields stand beside the others; it is there where `key` is.
 //
-// visit(), later() and where_known() take Digits as a third argument: how a number is written.
+// visit() and where_known() take Digits as a third argument: how a number is written.
 //
 // Thread rule: types only.
 #pragma once

@@ -5,7 +5,6 @@
 namespace shardrun::base {
 
 using nlohmann::json;
-using nlohmann::ordered_json;
 
 bool nests_too_deep(std::string_view text) {
   constexpr int kDeepest = 256;
@@ -44,10 +43,6 @@ std::string text_of(const json& value) {
 
 std::string json_text(const json& value, int indent) {
   return value.dump(indent, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
-}
-
-std::string json_text(const ordered_json& value, int indent) {
-  return value.dump(indent, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
 }
 
 }  // namespace shardrun::base

@@ -26,6 +26,5 @@ std::string text_of(const nlohmann::json& value);
 // Prints with `indent` spaces a level, or on one line if it is negative. Never throws: bytes that are not UTF-8
 // become U+FFFD.
 std::string json_text(const nlohmann::json& value, int indent = -1);
-std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
 
 }  // namespace shardrun::base

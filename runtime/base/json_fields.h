@@ -47,7 +47,7 @@ class JsonWriter {
   void operator()(std::string_view key, const T& value, Digits digits = {}) {
     add(key, text_of(value, digits));
   }
-  void later(std::string_view key, const auto& value, Digits digits = {}) { (*this)(key, value, digits); }
+  void later(std::string_view key, const auto& value) { (*this)(key, value); }
   template <typename T>
   void where_known(std::string_view key, const std::optional<T>& value, Digits digits = {}) {
     if (value) add(key, text_of(*value, digits));
@@ -58,7 +58,7 @@ class JsonWriter {
     }
     SHARDRUN_CHECK(false, "a value without a word");
   }
-  void derived(std::string_view key, const auto& value, Digits digits = {}) { (*this)(key, value, digits); }
+  void derived(std::string_view key, const auto& value) { (*this)(key, value); }
   void version(int newest) { add("format_version", std::to_string(newest)); }
   void object(std::string_view key, const auto& members) {
     JsonWriter inner(style_, depth_ + 1);
@@ -146,7 +146,7 @@ class JsonReader {
     }
   }
   template <typename T>
-  void later(std::string_view key, T& value, Digits = {}) {
+  void later(std::string_view key, T& value) {
     if (const nlohmann::json* found = member(key)) read(key, *found, value);
   }
   template <typename T>
@@ -161,8 +161,7 @@ class JsonReader {
     }
     fail(Code::kCorrupt, ": unknown " + std::string(key) + " \"" + word + "\"");
   }
-  template <typename T>
-  void derived(std::string_view, const T&, Digits = {}) {}
+  void derived(std::string_view, const auto&) {}
   void version(int newest);
   void object(std::string_view key, const auto& members) {
     if (const nlohmann::json* found = member(key)) visit_object(key, *found, members);

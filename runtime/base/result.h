@@ -76,7 +76,6 @@ Error errno_error(Code code, std::string_view what, int error_number, const char
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  using value_type = T;
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
 
@@ -100,7 +99,6 @@ class [[nodiscard]] Result {
 template <>
 class [[nodiscard]] Result<void> {
  public:
-  using value_type = void;
   Result() = default;
   Result(Error error) : error_(std::make_unique<Error>(std::move(error))) {}
 

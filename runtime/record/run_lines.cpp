@@ -125,11 +125,12 @@ std::optional<MetricsLine> last_event(std::string_view metrics, std::string_view
   return find_last(metrics, event, [&](const MetricsLine& one) { return one.event == event; });
 }
 
-std::string first_lines(const std::string& path, int64_t most_bytes) {
+std::string first_lines(const std::string& path) {
+  constexpr int64_t kMostBytes = int64_t{64} << 10;
   const auto fd = base::open_to_read(path);
   struct stat status {};
   if (!fd || ::fstat(fd->get(), &status) != 0) return "";
-  std::string text(static_cast<size_t>(std::min<int64_t>(status.st_size, most_bytes)), '\0');
+  std::string text(static_cast<size_t>(std::min<int64_t>(status.st_size, kMostBytes)), '\0');
   if (!base::read_exactly(fd->get(), std::as_writable_bytes(std::span(text)), 0, path)) return "";
   text.erase(text.rfind('\n') + 1);
   return text;

@@ -67,9 +67,9 @@ std::optional<int64_t> last_step(std::string_view metrics);
 std::optional<int64_t> last_checkpoint(std::string_view metrics, int attempt);
 std::optional<MetricsLine> last_event(std::string_view metrics, std::string_view event);
 
-// Return the beginning and the end of a file of lines, at most `most_bytes` of whole lines: what is of interest in a file that has
-// grown for months. "" when it cannot be read.
-std::string first_lines(const std::string& path, int64_t most_bytes = int64_t{64} << 10);
+// Return the beginning and the end of a file of lines, whole lines of at most 64 KiB and of `most_bytes`: what is of interest in a
+// file that has grown for months. "" when it cannot be read.
+std::string first_lines(const std::string& path);
 std::string last_lines(const std::string& path, int64_t most_bytes = int64_t{64} << 20);
 
 }  // namespace shardrun::record

@@ -164,10 +164,10 @@ std::vector<BlockLayout> block_layouts(const BertConfig& config, int /*tensor_ra
   return blocks;
 }
 
-FlopsPerToken flops_per_token(const BertConfig& config, int sequence_length, double predicted_share) {
+FlopsPerToken flops_per_token(const BertConfig& config, int sequence_length) {
   const double C = config.hidden, F = config.ffn, L = config.layers;
   const double layers = L * (4.0 * C * C + 2.0 * C * F);
-  const double head = predicted_share * (C * C + C * config.vocab);
+  const double head = 0.15 * (C * C + C * config.vocab);
   const double all = 6.0 * (layers + head) + 12.0 * L * C * sequence_length;
   return {.causal = all, .full = all};
 }

@@ -48,7 +48,7 @@ std::vector<BlockLayout> block_layouts(const BertConfig& config, int tensor_rank
                                        int tensor_parallel = 1);
 // Model FLOPs of one token, forward and backward: 6·(matmul parameters of the layers) + 12·layers·C·T, and the head
 // of masked tokens for the share of tokens that are predicted. No mask hides scores: both credits are one.
-FlopsPerToken flops_per_token(const BertConfig& config, int sequence_length, double predicted_share = 0.15);
+FlopsPerToken flops_per_token(const BertConfig& config, int sequence_length);
 // Returns how many of so many words are masked.
 int64_t masked_words(int64_t words);
 // Returns how many tokens around the words of a sequence are none: [CLS] and a [SEP] behind each of its sentences.

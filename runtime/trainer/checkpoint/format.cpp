@@ -49,14 +49,6 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 
 }  // namespace
 
-uint64_t ShardHeader::file_bytes() const {
-  uint64_t end = header_bytes();
-  for (const BlockRecord& block : blocks) {
-    if (block.count() > 0) end = block.file_offset + block.bytes();
-  }
-  return end;
-}
-
 void place_blocks(ShardHeader& header) {
   uint64_t offset = header.header_bytes();
   for (BlockRecord& block : header.blocks) {

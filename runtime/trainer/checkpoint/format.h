@@ -61,7 +61,6 @@ struct ShardHeader {
   std::vector<BlockRecord> blocks;
 
   uint64_t header_bytes() const { return kFixedBytes + kRecordBytes * blocks.size(); }
-  uint64_t file_bytes() const;  // after place_blocks
   static constexpr uint64_t kFixedBytes = 40, kRecordBytes = 48;
 };
 

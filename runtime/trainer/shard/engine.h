@@ -86,9 +86,6 @@ class Engine {
          plan::ShardLayout frozen = {});
 
   const plan::ShardLayout& layout() const { return layout_; }
-  const plan::StateOptions& state() const { return options_.state; }
-  // The blocks of plans.
-  const plan::ShardLayout& units() const { return units_; }
   // The rank's flat shards, layout().flat_shard_elements long. Padding stays zero. master() before settle(), where changes are yet
   // to be made, is a bug (CHECK).
   std::span<float> master();

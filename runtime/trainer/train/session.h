@@ -140,8 +140,7 @@ class Session {
   // on all ranks.
   bool has_good_state() const { return has_good_state_; }
   int64_t steps_done() const { return steps_done_; }
-  int64_t global_batch() const { return batch_.global_batch; }
-  int64_t tokens_per_step() const { return global_batch() * options_.sequence_length; }
+  int64_t tokens_per_step() const { return batch_.global_batch * options_.sequence_length; }
   // In nats, of the validation text, or of the training text when there is none.
   double unigram_entropy() const;
   // Of the rank that holds most.
