@@ -1,4 +1,4 @@
-// A temporary folder that belongs to one test and is removed with it.
+// Files of tests, and a temporary folder that belongs to one test and is removed with it.
 //
 // Thread rule: thread-compatible.
 #pragma once
@@ -7,11 +7,22 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include <doctest/doctest.h>
 
 namespace shardrun::tests {
+
+// Returns the bytes of a file; "" when it cannot be read.
+inline std::string read_back(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline void write_file(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
 
 class Folder {
  public:
@@ -26,7 +37,7 @@ class Folder {
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
   // Makes a file with this text and returns its path.
   std::string file(const std::string& name, const std::string& text) const {
-    std::ofstream(*this / name, std::ios::binary) << text;
+    write_file(*this / name, text);
     return *this / name;
   }
 

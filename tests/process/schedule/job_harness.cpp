@@ -24,19 +24,13 @@
 #include "launcher/watch/look.h"
 #include "runtime/base/json.h"
 #include "runtime/base/visible.h"
+#include "tests/support/folder.h"
 
 namespace shardrun::testing {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-
-std::string slurp(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  return text.str();
-}
 
 std::string spec_text(const LocalJobOptions& options) {
   std::string command;
@@ -49,7 +43,7 @@ std::string spec_text(const LocalJobOptions& options) {
 
 // Returns one variable of another process's environment; empty if it has none or is gone.
 std::string variable_of(pid_t pid, const std::string& name) {
-  const std::string environment = slurp("/proc/" + std::to_string(pid) + "/environ");
+  const std::string environment = tests::read_back("/proc/" + std::to_string(pid) + "/environ");
   std::istringstream stream(environment);
   for (std::string assignment; std::getline(stream, assignment, '\0');) {
     if (assignment.starts_with(name + "=")) return assignment.substr(name.size() + 1);
@@ -58,7 +52,7 @@ std::string variable_of(pid_t pid, const std::string& name) {
 }
 
 bool is_zombie(pid_t pid) {
-  const std::string text = slurp("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text = tests::read_back("/proc/" + std::to_string(pid) + "/stat");
   const size_t end = text.rfind(')');
   return end == std::string::npos || text.size() < end + 3 || text[end + 2] == 'Z';
 }
@@ -131,7 +125,7 @@ void LocalJob::signal(int signal) {
 }
 
 std::string LocalJob::file(const std::string& name) const {
-  return slurp(run_directory_ + "/" + name);
+  return tests::read_back(run_directory_ + "/" + name);
 }
 
 std::string LocalJob::node_log() const {
@@ -154,7 +148,7 @@ record::RunRecord LocalJob::record() const {
 }
 
 std::string LocalJob::launcher_output() const {
-  return slurp(folder_ + "/launcher.log");
+  return tests::read_back(folder_ + "/launcher.log");
 }
 
 bool LocalJob::wait_for(const std::string& name, const std::string& text) const {

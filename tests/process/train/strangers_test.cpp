@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "tests/process/train/trainer_job.h"
+#include "tests/support/folder.h"
 
 using namespace shardrun;
 namespace fs = std::filesystem;
@@ -175,11 +176,6 @@ Siege besiege_until_its_end(const testing::TrainerJob& job, const std::vector<st
   return siege;
 }
 
-std::string slurp(const std::string& path) {
-  std::ifstream stream(path);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 }  // namespace
 
 TEST_CASE(
@@ -201,11 +197,11 @@ TEST_CASE(
   CHECK(siege.ports >= kPorts);
   CHECK(besieged.losses() == alone.losses());
   CHECK(alone.losses().size() > 1);
-  const auto record = record::parse_run_record(slurp(besieged.newest_run() + "/record.json"));
+  const auto record = record::parse_run_record(tests::read_back(besieged.newest_run() + "/record.json"));
   REQUIRE(record);
   CHECK(record->verdict == expected.verdict);
   CHECK(record->attempts.size() == 1);
-  CHECK(slurp(besieged.newest_run() + "/events.jsonl").find("\"strangers\"") != std::string::npos);
+  CHECK(tests::read_back(besieged.newest_run() + "/events.jsonl").find("\"strangers\"") != std::string::npos);
   REQUIRE(record->attempts.at(0).strangers);
   CHECK(record->attempts.at(0).strangers->find("that could not prove the attempt's key, the newest") !=
         std::string::npos);

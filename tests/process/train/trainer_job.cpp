@@ -12,21 +12,15 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json.h"
+#include "tests/support/folder.h"
 
 namespace shardrun::testing {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string slurp(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  return text.str();
-}
-
 void for_each_event(const std::string& run, const std::function<void(const nlohmann::json&)>& visit) {
-  std::istringstream lines(slurp(run + "/metrics.jsonl"));
+  std::istringstream lines(tests::read_back(run + "/metrics.jsonl"));
   for (std::string line; std::getline(lines, line);) {
     const auto event = base::parse_json(line);
     if (event.is_object()) visit(event);
@@ -35,10 +29,10 @@ void for_each_event(const std::string& run, const std::function<void(const nlohm
 
 // Says whether `process` is the trainer: the child of a supervisor, which has the same program and environment.
 bool is_trainer(const std::string& process, const std::string& run) {
-  if (slurp(process + "/environ").find("SHARDRUN_RUN_DIR=" + run) == std::string::npos) return false;
+  if (tests::read_back(process + "/environ").find("SHARDRUN_RUN_DIR=" + run) == std::string::npos) return false;
   std::error_code error;
   if (fs::read_symlink(process + "/exe", error).filename() != "shardrun-rank" || error) return false;
-  const std::string stat = slurp(process + "/stat");
+  const std::string stat = tests::read_back(process + "/stat");
   const size_t end = stat.rfind(')');
   if (end == std::string::npos) return false;
   std::istringstream rest(stat.substr(end + 2));
@@ -95,7 +89,7 @@ std::vector<std::string> TrainerJob::command(const std::vector<std::string>& set
 record::RunRecord TrainerJob::run(const std::vector<std::string>& settings) const {
   const auto ended = base::run_command(command(settings), "", std::chrono::minutes(5));
   if (!ended) FAIL(ended.error().to_string());
-  auto record = record::parse_run_record(slurp(newest_run() + "/record.json"));
+  auto record = record::parse_run_record(tests::read_back(newest_run() + "/record.json"));
   REQUIRE(record);
   return std::move(record).value();
 }
@@ -133,7 +127,7 @@ std::string TrainerJob::output() const {
   std::error_code error;
   for (const auto& entry : fs::recursive_directory_iterator(newest_run(), error)) {
     const auto extension = entry.path().extension();
-    if (extension == ".out" || extension == ".err") text += slurp(entry.path());
+    if (extension == ".out" || extension == ".err") text += tests::read_back(entry.path());
   }
   return text;
 }

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -14,20 +12,13 @@
 
 using namespace shardrun;
 using namespace shardrun::checkpoint;
+using tests::read_back;
+using tests::write_file;
 namespace fs = std::filesystem;
 
 namespace {
 
 const Spread kOne{1, 1, 1}, kTwo{1, 2, 1};
-
-std::string slurp(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-void spill(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
 
 }  // namespace
 
@@ -140,7 +131,7 @@ TEST_CASE("store: keeps the newest, moves latest, and leaves no temporary folder
   const auto steps = store.steps();
   REQUIRE(steps);
   CHECK(*steps == std::vector<int64_t>{30, 20});
-  CHECK(slurp(folder.path() + "/latest") == "step_00000030\n");
+  CHECK(read_back(folder.path() + "/latest") == "step_00000030\n");
   CHECK(!fs::exists(folder.path() + "/step_00000005.tmp"));
 }
 
@@ -159,8 +150,8 @@ TEST_CASE("store: the best checkpoint outlives newer ones, until another is the 
   CHECK(!store.best());
   for (const int64_t step : {10, 20, 30}) save_as(step, 10, true);
   CHECK(*store.steps() == std::vector<int64_t>{30, 10});
-  CHECK(slurp(folder.path() + "/best") == "step_00000010\n");
-  CHECK(slurp(folder.path() + "/latest") == "step_00000030\n");
+  CHECK(read_back(folder.path() + "/best") == "step_00000010\n");
+  CHECK(read_back(folder.path() + "/latest") == "step_00000030\n");
 
   save_as(40, 35, true);  // that of 35 could not be written: the best that there is stays
   CHECK(*store.steps() == std::vector<int64_t>{40, 10});
@@ -197,7 +188,7 @@ TEST_CASE("store: an attempt that another has replaced publishes nothing, and ha
   REQUIRE(contract::fence_checkpoints({folder.path()}, folder.path(), "7", 1));
   const Store fresh(folder.path(), 2, contract::checkpoint_stage(folder.path(), "7", 1), 1);
   save(fresh, 20, kTwo);
-  const std::string manifest = slurp(folder.path() + "/step_00000020/manifest.json");
+  const std::string manifest = read_back(folder.path() + "/step_00000020/manifest.json");
   const auto refused_to_publish = old.publish(*old.read_manifest(20));
   const auto refused_to_write = old.write_shard(30, place_of(kOne, 0), state.layout, state.view());
 
@@ -206,9 +197,9 @@ TEST_CASE("store: an attempt that another has replaced publishes nothing, and ha
   REQUIRE(!refused_to_write);
   CHECK(refused_to_write.error().code() == base::Code::kRefused);
   CHECK(*fresh.steps() == std::vector<int64_t>{20, 10});
-  CHECK(slurp(folder.path() + "/step_00000020/manifest.json") == manifest);
+  CHECK(read_back(folder.path() + "/step_00000020/manifest.json") == manifest);
   CHECK(fresh.read_manifest(20)->epoch == 1);
-  CHECK(slurp(folder.path() + "/latest") == "step_00000020\n");
+  CHECK(read_back(folder.path() + "/latest") == "step_00000020\n");
 }
 
 TEST_CASE("store: an attempt that comes late has no stage, and leaves that of a later attempt alone") {
@@ -229,7 +220,7 @@ TEST_CASE("store: what a fence had not yet removed when its conductor died is go
   const Folder run, folder;
   const fs::path half_removed = folder.path() + "/.fenced.writing_7_0";
   fs::create_directories(half_removed / "step_00000010");
-  spill((half_removed / "step_00000010/shard_00000.bin").string(),
+  write_file((half_removed / "step_00000010/shard_00000.bin").string(),
         "of an attempt that may still have its handle");
   REQUIRE(contract::make_attempt({run.path()}, 1));
 
@@ -270,7 +261,7 @@ TEST_CASE("store: shards without a publish are not a checkpoint") {
   const auto steps = store.steps();
   REQUIRE(steps);
   CHECK(*steps == std::vector<int64_t>{10});
-  CHECK(slurp(folder.path() + "/latest") == "step_00000010\n");
+  CHECK(read_back(folder.path() + "/latest") == "step_00000010\n");
 }
 
 TEST_CASE("store: publishing without a rank's file names the rank and the shared folder") {
@@ -292,7 +283,7 @@ TEST_CASE("store: the same step can be saved again over a damaged one") {
   const Folder folder;
   const Store store(folder.path(), 2);
   save(store, 10, kTwo);
-  spill(store.path_of(10) + "/shard_00000.bin", "torn");
+  write_file(store.path_of(10) + "/shard_00000.bin", "torn");
   REQUIRE(!load_rank(store, 10, place_of(kTwo, 0)));
 
   save(store, 10, kTwo);
@@ -305,7 +296,7 @@ TEST_CASE("store: a flipped bit anywhere in what is read is found, and file and 
   const Store store(folder.path(), 2);
   save(store, 10, kTwo);
   const std::string path = store.path_of(10) + "/shard_00001.bin";
-  const std::string good = slurp(path);
+  const std::string good = read_back(path);
   const auto header = parse_shard_header(std::as_bytes(std::span(good)));
   REQUIRE(header);
   CHECK(header->blocks.back().file_offset + header->blocks.back().bytes() == good.size());
@@ -320,7 +311,7 @@ TEST_CASE("store: a flipped bit anywhere in what is read is found, and file and 
     if (is_padding(at)) continue;
     std::string bad = good;
     bad[at] = static_cast<char>(bad[at] ^ 0x10);
-    spill(path, bad);
+    write_file(path, bad);
     const auto loaded = load_rank(store, 10, place_of(kTwo, 1));
     CAPTURE(at);
     REQUIRE(!loaded);
@@ -333,9 +324,9 @@ TEST_CASE("store: a shard file cut off anywhere is corrupt, and so is a missing 
   const Store store(folder.path(), 2);
   save(store, 10, kOne);
   const std::string path = store.path_of(10) + "/shard_00000.bin";
-  const std::string good = slurp(path);
+  const std::string good = read_back(path);
   for (size_t length = 0; length < good.size(); length += 13) {
-    spill(path, good.substr(0, length));
+    write_file(path, good.substr(0, length));
     const auto loaded = load_rank(store, 10, place_of(kOne, 0));
     CAPTURE(length);
     REQUIRE(!loaded);

@@ -1,11 +1,6 @@
 #include "tests/unit/weights/files.h"
 
-#include <unistd.h>
-
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 
 namespace shardrun::weights {
 
@@ -34,15 +29,6 @@ std::string with_header(const std::string& json, size_t data_bytes) {
   std::string bytes(sizeof(length), '\0');
   std::memcpy(bytes.data(), &length, sizeof(length));
   return bytes + json + std::string(data_bytes, '\0');
-}
-
-void write_file(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
-std::string read_back(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 model::BlockLayout block_of(const std::string& name,

@@ -11,6 +11,8 @@
 namespace shardrun::weights {
 
 using tests::Folder;
+using tests::read_back;
+using tests::write_file;
 
 struct NamedTensor {
   std::string name;
@@ -20,8 +22,6 @@ struct NamedTensor {
 };
 
 std::string file_bytes(const std::vector<NamedTensor>& tensors);
-void write_file(const std::string& path, const std::string& bytes);
-std::string read_back(const std::string& path);
 // Returns the bytes of a file with this header and `data_bytes` zeros.
 std::string with_header(const std::string& json, size_t data_bytes);
 
