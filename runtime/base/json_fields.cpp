@@ -21,16 +21,9 @@ std::string without_controls(const std::string& text) {
   if (std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; })) return text;
   std::string out;
   for (std::string_view rest = text; !rest.empty();) {
-    const std::string_view character = rest.substr(0, std::max<size_t>(character_length(rest), 1));
+    const std::string_view character = first_character(rest);
     rest.remove_prefix(character.size());
-    if (!is_control(character)) {
-      out += character;
-      continue;
-    }
-    unsigned code =
-        static_cast<unsigned char>(character[0]) & (0x7fU >> (character.size() > 1 ? character.size() : 0));
-    for (const char c : character.substr(1)) code = code << 6 | (static_cast<unsigned char>(c) & 0x3fU);
-    out += fmt::format("\\u{:04x}", code);
+    out += is_control(character) ? fmt::format("\\u{:04x}", code_of(character)) : std::string(character);
   }
   return out;
 }

@@ -20,9 +20,8 @@ std::string escaped(std::string_view text, bool keep_newlines) {
     out.append(text.substr(0, plain));
     text.remove_prefix(plain);
     if (text.empty()) break;
-    const size_t length = character_length(text);
-    const std::string_view character = text.substr(0, std::max<size_t>(length, 1));
-    if (length > 0 && (!is_control(character) || (keep_newlines && character == "\n"))) {
+    const std::string_view character = first_character(text);
+    if (character_length(text) > 0 && (!is_control(character) || (keep_newlines && character == "\n"))) {
       out.append(character);
     } else {
       for (const char c : character)
@@ -50,6 +49,17 @@ size_t character_length(std::string_view text) {
   if (first == 0xf0 && second < 0x90) return 0;  // overlong
   if (first == 0xf4 && second > 0x8f) return 0;  // above U+10FFFF
   return length;
+}
+
+std::string_view first_character(std::string_view text) {
+  return text.substr(0, std::max<size_t>(text.empty() ? 0 : character_length(text), 1));
+}
+
+uint32_t code_of(std::string_view character) {
+  const auto lead = static_cast<unsigned char>(character[0]);
+  uint32_t code = character.size() > 1 ? lead & (0x7FU >> character.size()) : lead;
+  for (const char c : character.substr(1)) code = code << 6 | (static_cast<unsigned char>(c) & 0x3FU);
+  return code;
 }
 
 bool is_control(std::string_view character) {

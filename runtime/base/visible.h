@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,10 @@ namespace shardrun::base {
 // Returns the bytes of the UTF-8 character that `text`, which is not empty, begins with; 0 if it begins with none.
 // Overlong forms, surrogates and what lies above U+10FFFF are none.
 size_t character_length(std::string_view text);
+// Returns the bytes of that character, or the first byte; nothing of an empty text.
+std::string_view first_character(std::string_view text);
+// Returns the code of a UTF-8 character; of another byte that byte.
+uint32_t code_of(std::string_view character);
 
 // Says whether a character steers a terminal (the C0 controls with tab and newline, DEL, the C1 controls U+0080 to
 // U+009F), breaks a line, or turns the direction of what follows it.

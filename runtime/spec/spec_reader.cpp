@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "runtime/base/visible.h"
+
 namespace shardrun::spec {
 
 using base::Code;
@@ -174,7 +176,7 @@ void SectionReader::word(std::string_view key, std::string_view allowed, std::st
     const char c = value->text[i];
     const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     if (plain || allowed.find(c) != std::string_view::npos) continue;
-    const std::string_view wrong = first_character(std::string_view(value->text).substr(i));
+    const std::string_view wrong = base::first_character(std::string_view(value->text).substr(i));
     fail(*value,
          fmt::format("{} = \"{}\" has the character '{}'", qualified(key), printable(value->text),
                      printable(wrong)),

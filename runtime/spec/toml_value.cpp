@@ -70,10 +70,6 @@ std::string override_origin(std::string_view path, std::string_view value) {
 
 }  // namespace
 
-std::string_view first_character(std::string_view text) {
-  return text.substr(0, std::max<size_t>(text.empty() ? 0 : base::character_length(text), 1));
-}
-
 std::string printable_path(std::string_view path) {
   return printable(path, path.size() * 4);
 }
@@ -111,10 +107,9 @@ const char* kind_name(TomlValue::Kind kind) {
 std::string printable(std::string_view text, size_t longest) {
   std::string shown;
   while (!text.empty()) {
-    const size_t length = base::character_length(text);
-    const std::string_view character = text.substr(0, std::max<size_t>(length, 1));
+    const std::string_view character = base::first_character(text);
     if (shown.size() + character.size() > longest) return shown + "…";
-    if (length == 0 || base::is_control(character)) {
+    if (base::character_length(text) == 0 || base::is_control(character)) {
       for (const char c : character) shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
     } else {
       shown += character;

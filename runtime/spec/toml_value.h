@@ -55,7 +55,5 @@ Result<void> apply_override(TomlValue& document, std::string_view assignment);
 std::string printable(std::string_view text, size_t longest = 80);
 // Does the same but keeps the whole text, for a place that a person may want to click on.
 std::string printable_path(std::string_view path);
-// Returns the bytes of the first UTF-8 character, or the first byte.
-std::string_view first_character(std::string_view text);
 
 }  // namespace shardrun::spec

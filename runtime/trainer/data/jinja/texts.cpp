@@ -13,13 +13,7 @@ namespace {
 
 // Returns the character that begins there.
 uint32_t point_at(const Text& text, size_t at) {
-  const size_t count = character_at(text, at);
-  const auto lead = static_cast<unsigned char>(text.bytes()[at]);
-  if (count == 1) return lead;
-  uint32_t point = lead & (0xFFU >> (count + 1));
-  for (size_t i = 1; i < count; ++i)
-    point = (point << 6) | (static_cast<unsigned char>(text.bytes()[at + i]) & 0x3FU);
-  return point;
+  return base::code_of(base::first_character(std::string_view(text.bytes()).substr(at)));
 }
 
 // Python's str.isspace().
@@ -117,13 +111,7 @@ std::string json_string(std::string_view text) {
 }  // namespace
 
 size_t character_at(const Text& text, size_t at) {
-  const std::string& bytes = text.bytes();
-  const auto lead = static_cast<unsigned char>(bytes[at]);
-  const size_t count = lead < 0xC2 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 1;
-  if (at + count > bytes.size()) return 1;
-  for (size_t i = 1; i < count; ++i)
-    if ((static_cast<unsigned char>(bytes[at + i]) & 0xC0) != 0x80) return 1;
-  return count;
+  return base::first_character(std::string_view(text.bytes()).substr(at)).size();
 }
 
 size_t find_in(const Text& text, const Text& part, size_t from) {
