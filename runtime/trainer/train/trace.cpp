@@ -16,12 +16,6 @@
 namespace shardrun::train {
 namespace {
 
-const char* lane_name(Trace::Lane lane) {
-  constexpr const char* kNames[] = {"compute", "gather",  "reduce",  "replica", "tensor",
-                                    "world",   "experts", "context", "stages"};
-  return kNames[static_cast<int>(lane)];
-}
-
 // Numbers of a lane's tracks lie this far apart.
 constexpr int kTrackStride = 16;
 
@@ -39,7 +33,7 @@ class TracedCommunicator : public comm::ForwardingCommunicator {
     if (found == started_.end()) return inner_.wait(pending);
     const Started started = std::move(found->second);
     started_.erase(found);
-    std::string name = fmt::format("wait: {} {}", lane_name(lane_), started.name);
+    std::string name = fmt::format("wait: {} {}", Trace::name_of(lane_), started.name);
     if (tells_later(backend_)) {
       const int64_t waiting = trace_.begin_later(Trace::Lane::kCompute, std::move(name), backend_);
       auto done = inner_.wait(pending);
@@ -77,6 +71,12 @@ class TracedCommunicator : public comm::ForwardingCommunicator {
 };
 
 }  // namespace
+
+const char* Trace::name_of(Lane lane) {
+  constexpr const char* kNames[] = {"compute", "gather",  "reduce",  "replica", "tensor",
+                                    "world",   "experts", "context", "stages"};
+  return kNames[static_cast<int>(lane)];
+}
 
 int64_t Trace::now_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -167,7 +167,7 @@ Result<void> Trace::write(const std::string& path, int global_rank, const std::s
   for (int lane = 0; lane <= static_cast<int>(Lane::kWorld); ++lane) named.insert(lane);
   named.insert(tracks.begin(), tracks.end());
   for (const int track : named) {
-    const std::string lane = lane_name(static_cast<Lane>(track % kTrackStride));
+    const std::string lane = name_of(static_cast<Lane>(track % kTrackStride));
     events.push_back(
         {.ph = "M",
          .name = "thread_name",

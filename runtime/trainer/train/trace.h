@@ -34,6 +34,7 @@ using base::Result;
 class Trace {
  public:
   enum class Lane { kCompute, kGather, kReduce, kReplica, kTensor, kWorld, kExperts, kContext, kStages };
+  static const char* name_of(Lane lane);
   static int64_t now_nanoseconds();
 
   // Nothing is kept while it is off, as it is at first.

@@ -242,6 +242,8 @@ constexpr int64_t kEnoughDescriptors = 65536;
 // A rank's whole life, in order. Members are destroyed bottom-up: the communicators go before the session,
 // whose arena an operation in flight may still name, and the GPU after both.
 class Trainer {
+  using Lane = Trace::Lane;
+
  public:
   Trainer(const contract::RankEnv& env, const spec::JobSpec& spec, const record::LaunchPlan& plan,
           contract::ProgressPage& progress)
@@ -318,19 +320,23 @@ class Trainer {
     options.timeout = spec_.communication.timeout;
     ASSIGN_OR_RETURN(auto mesh, plan::solve_mesh(spec_, env_.world_size, plan_.ranks_per_node));
     const int rank = env_.global_rank;
-    options.groups = {{},
-                      mesh.shard_group(rank),
-                      mesh.shard_group(rank),
-                      mesh.replica_group(rank),
-                      mesh.tensor_group(rank)};
-    if (spec_.sharding.expert_parallel > 1) options.groups.push_back(mesh.shard_group(rank));
-    if (mesh.context_parallel > 1) options.groups.push_back(mesh.context_group(rank));
+    options.groups.clear();
+    const auto want = [&](Lane lane, const std::vector<uint32_t>& ranks, size_t times = 1) {
+      lanes_.insert(lanes_.end(), times, lane);
+      options.groups.insert(options.groups.end(), times, ranks);
+    };
+    want(Lane::kWorld, {});
+    want(Lane::kGather, mesh.shard_group(rank));
+    want(Lane::kReduce, mesh.shard_group(rank));
+    want(Lane::kReplica, mesh.replica_group(rank));
+    want(Lane::kTensor, mesh.tensor_group(rank));
+    if (spec_.sharding.expert_parallel > 1) want(Lane::kExperts, mesh.shard_group(rank));
+    if (mesh.context_parallel > 1) want(Lane::kContext, mesh.context_group(rank));
     if (mesh.pipeline_parallel > 1) {
-      for (const bool odd : {false, true})  // there and back
-        options.groups.insert(options.groups.end(), 2, mesh.link_group(rank, odd));
-      if (spec_.sharding.virtual_stages > 1)
-        options.groups.insert(options.groups.end(), 2, mesh.end_group(rank));
-      if (spec_.model.tied_embeddings) options.groups.push_back(mesh.end_group(rank));
+      for (const bool odd : {false, true})
+        want(Lane::kStages, mesh.link_group(rank, odd), 2);  // there and back
+      if (spec_.sharding.virtual_stages > 1) want(Lane::kStages, mesh.end_group(rank), 2);
+      if (spec_.model.tied_embeddings) want(Lane::kStages, mesh.end_group(rank));
     }
     stage_ = {mesh.stage(rank), mesh.pipeline_parallel, spec_.sharding.virtual_stages};
     options.device = device_use(options.groups.size());
@@ -362,52 +368,42 @@ class Trainer {
     return comm::DeviceUse{gpu.index(), gpu.stream(), std::move(largest), [&gpu] { return gpu.make_link(); }};
   }
 
-  // In the order in which connect() asked for them; each with its lane when the job is profiled.
+  // Those that connect() asked for; each with its lane when the job is profiled.
   Groups groups() {
     std::vector<comm::Communicator*> all;
-    struct Kind {
-      Trace::Lane lane;
-      const char* name;
-    };
-    using Lane = Trace::Lane;
-    std::vector<Kind> kinds = {{Lane::kWorld, "world"},
-                               {Lane::kGather, "gather"},
-                               {Lane::kReduce, "reduce"},
-                               {Lane::kReplica, "replica"},
-                               {Lane::kTensor, "tensor"}};
-    const bool shares_experts = spec_.sharding.expert_parallel > 1;
-    const bool shares_sequences = spec_.sharding.context_parallel > 1;
-    if (shares_experts) kinds.push_back({Lane::kExperts, "experts"});
-    if (shares_sequences) kinds.push_back({Lane::kContext, "context"});
-    kinds.resize(world_.communicators.size(), {Lane::kStages, "stages"});
     for (size_t i = 0; i < world_.communicators.size(); ++i) {
       comm::Communicator* inner = world_.communicators[i].get();
       if (spec_.communication.checksums) {
-        checked_.push_back(comm::checked(*inner, kinds[i].name));
+        checked_.push_back(comm::checked(*inner, Trace::name_of(lanes_[i])));
         inner = checked_.back().get();
       }
       watched_.push_back(watched(*inner, progress_));
       comm::Communicator* group = watched_.back().get();
       if (spec_.logging.profile_steps > 0) {
         kernels::Backend& owner = i == 0 ? kernels::cpu_backend() : backend();
-        traced_.push_back(traced(*group, trace_, kinds[i].lane, owner));
+        traced_.push_back(traced(*group, trace_, lanes_[i], owner));
         group = traced_.back().get();
       }
       all.push_back(group);
     }
+    const auto first = [&](Lane lane) { return std::find(lanes_.begin(), lanes_.end(), lane) - lanes_.begin(); };
+    const auto of = [&](Lane lane) {
+      const auto at = static_cast<size_t>(first(lane));
+      return at < all.size() ? all[at] : nullptr;
+    };
     const auto beyond_us = [](comm::Communicator* group) { return group->size() > 1 ? group : nullptr; };
-    Groups groups{.world = all[0],
-                  .gather = all[1],
-                  .reduce = all[2],
-                  .replica = beyond_us(all[3]),
-                  .tensor = beyond_us(all[4])};
-    size_t next = 5;
-    if (shares_experts) groups.experts = all[next++];
-    if (shares_sequences) groups.context = all[next++];
+    Groups groups{.world = of(Lane::kWorld),
+                  .gather = of(Lane::kGather),
+                  .reduce = of(Lane::kReduce),
+                  .replica = beyond_us(of(Lane::kReplica)),
+                  .tensor = beyond_us(of(Lane::kTensor)),
+                  .experts = of(Lane::kExperts),
+                  .context = of(Lane::kContext)};
     if (stage_.stages == 1) return groups;
-    const size_t links = stage_.chunks > 1 ? 6 : 4;
-    groups.stages = StageGroups::of(stage_, std::span(all).subspan(next, links));
-    if (next + links < all.size()) groups.stages.ends = beyond_us(all[next + links]);
+    const auto links = std::span(all).subspan(static_cast<size_t>(first(Lane::kStages)));
+    const size_t count = stage_.chunks > 1 ? 6 : 4;
+    groups.stages = StageGroups::of(stage_, links.first(count));
+    if (count < links.size()) groups.stages.ends = beyond_us(links[count]);
     return groups;
   }
 
@@ -523,6 +519,7 @@ class Trainer {
   Progress progress_;
   plan::Stage stage_;
   comm::World world_;
+  std::vector<Lane> lanes_;  // of its communicators
   std::vector<std::unique_ptr<comm::Communicator>> checked_;
   std::vector<std::unique_ptr<comm::Communicator>> watched_;
   std::vector<std::unique_ptr<comm::Communicator>> traced_;
