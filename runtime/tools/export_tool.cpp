@@ -1,7 +1,6 @@
 #include "runtime/tools/export_tool.h"
 
 #include <cstdio>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,13 +12,13 @@
 #include "runtime/contract/exit_code.h"
 #include "runtime/record/run_dir.h"
 #include "runtime/tools/export_checkpoint.h"
+#include "runtime/tools/named_checkpoints.h"
 #include "runtime/tools/option_words.h"
 #include "runtime/tools/stop_requests.h"
 
 namespace shardrun::tools {
 namespace {
 
-namespace fs = std::filesystem;
 using base::Code;
 using base::Error;
 
@@ -70,27 +69,6 @@ Result<Options> read_options(std::span<char* const> arguments) {
   return options;
 }
 
-Result<ExportSummary> export_step(const checkpoint::Store& store, int64_t step,
-                                  const ExportOptions& options) {
-  ASSIGN_OR_RETURN(const auto manifest, store.read_manifest(step));
-  return export_checkpoint(store, manifest, options);
-}
-
-Result<ExportSummary> export_newest(const checkpoint::Store& store, const ExportOptions& options) {
-  auto steps = store.steps();
-  RETURN_IF_ERROR(steps);
-  if (steps->empty()) {
-    return Error(Code::kNotFound, fmt::format("{}: holds no complete checkpoint", store.directory()));
-  }
-  for (const int64_t step : *steps) {
-    auto done = export_step(store, step, options);
-    if (done || done.error().code() != Code::kCorrupt) return done;
-    fmt::print(stderr, "shardrun: warning: checkpoint {} is damaged and passed over: {}\n",
-               store.path_of(step), done.error().to_string());
-  }
-  return Error(Code::kCorrupt, fmt::format("no checkpoint in {} can be read", store.directory()));
-}
-
 // What the run's directory says of it.
 Result<ExportedRun> read_run(const Options& options) {
   const record::RunDir run{options.run_directory};
@@ -108,17 +86,11 @@ Result<ExportSummary> run(Options& options) {
     if (!exported) return std::move(exported).error().context(options.run_directory);
     options.run.run = std::move(*exported);
   }
-  std::error_code failure;
-  const fs::path path = fs::canonical(options.checkpoint, failure);
-  if (failure) return Error(Code::kNotFound, fmt::format("{}: {}", options.checkpoint, failure.message()));
-  if (!fs::exists(path / "manifest.json", failure)) return export_newest({path.string(), 1}, options.run);
-  const int64_t step = checkpoint::parse_step_name(path.filename().string());
-  if (step < 0) {
-    return Error(Code::kInvalid,
-                 fmt::format("{}: a checkpoint's folder is named as it was written, e.g. step_00000120",
-                             path.string()));
-  }
-  return export_step({path.parent_path().string(), 1}, step, options.run);
+  ASSIGN_OR_RETURN(const auto named, find_checkpoints(options.checkpoint));
+  return read_newest(named, [&](int64_t step) -> Result<ExportSummary> {
+    ASSIGN_OR_RETURN(const auto manifest, named.store.read_manifest(step));
+    return export_checkpoint(named.store, manifest, options.run);
+  });
 }
 
 // What --json prints.

@@ -9,6 +9,7 @@
 #include "runtime/base/allowance.h"
 #include "runtime/base/io.h"
 #include "runtime/tools/adapted_weights.h"
+#include "runtime/tools/named_checkpoints.h"
 #include "runtime/trainer/generate/decoder.h"
 #include "runtime/trainer/weights/hf_config.h"
 
@@ -80,20 +81,8 @@ Result<LanguageModel> load_step(const checkpoint::Store& store, int64_t step, co
 }
 
 Result<LanguageModel> load_checkpoint(const ModelPlace& place) {
-  std::error_code failure;
-  const fs::path path = fs::canonical(place.checkpoint, failure);
-  if (failure) return Error(Code::kNotFound, fmt::format("{}: {}", place.checkpoint, failure.message()));
-  if (const int64_t step = checkpoint::parse_step_name(path.filename().string()); step >= 0)
-    return load_step({path.parent_path().string(), 1}, step, place);
-  const checkpoint::Store store(path.string(), 1);
-  ASSIGN_OR_RETURN(const auto steps, store.steps());
-  for (const int64_t step : steps) {
-    auto loaded = load_step(store, step, place);
-    if (loaded || loaded.error().code() != Code::kCorrupt) return loaded;
-    fmt::print(stderr, "shardrun: warning: checkpoint {} is damaged and passed over: {}\n",
-               store.path_of(step), loaded.error().to_string());
-  }
-  return Error(Code::kNotFound, fmt::format("{}: holds no complete checkpoint", store.directory()));
+  ASSIGN_OR_RETURN(const auto named, find_checkpoints(place.checkpoint));
+  return read_newest(named, [&](int64_t step) { return load_step(named.store, step, place); });
 }
 
 }  // namespace

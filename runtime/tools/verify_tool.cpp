@@ -1,31 +1,21 @@
 #include "runtime/tools/verify_tool.h"
 
 #include <cstdio>
-#include <filesystem>
 #include <string>
-#include <vector>
 
 #include <fmt/format.h>
 
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/tools/named_checkpoints.h"
 #include "runtime/tools/option_words.h"
 #include "runtime/trainer/checkpoint/verify.h"
 
 namespace shardrun::tools {
 namespace {
 
-namespace fs = std::filesystem;
 using base::Code;
 using base::Error;
-using base::Result;
-
-Result<std::vector<int64_t>> steps_below(const checkpoint::Store& store) {
-  ASSIGN_OR_RETURN(auto steps, store.steps());
-  if (steps.empty())
-    return Error(Code::kNotFound, fmt::format("{}: holds no complete checkpoint", store.directory()));
-  return steps;
-}
 
 // Returns whether the checkpoint is whole.
 bool report(const checkpoint::Store& store, int64_t step) {
@@ -46,16 +36,10 @@ bool report(const checkpoint::Store& store, int64_t step) {
 int run_verify_tool(std::span<char* const> arguments) {
   if (arguments.size() != 1)
     return fail(Error(Code::kInvalid, "a checkpoint is needed; see shardrun verify --help"));
-  std::error_code failure;
-  const fs::path path = fs::canonical(arguments[0], failure);
-  if (failure) return fail(Error(Code::kNotFound, fmt::format("{}: {}", arguments[0], failure.message())));
-  const int64_t step = checkpoint::parse_step_name(path.filename().string());
-  const checkpoint::Store store(step >= 0 ? path.parent_path().string() : path.string(), 1);
-  const auto steps =
-      step >= 0 ? Result<std::vector<int64_t>>(std::vector<int64_t>{step}) : steps_below(store);
-  if (!steps) return fail(steps.error());
+  const auto named = find_checkpoints(arguments[0]);
+  if (!named) return fail(named.error());
   bool whole = true;
-  for (const int64_t one : *steps) whole = report(store, one) && whole;
+  for (const int64_t step : named->steps) whole = report(named->store, step) && whole;
   return whole ? contract::kExitDone : contract::kExitProgramFailed;
 }
 
