@@ -6,8 +6,7 @@ namespace shardrun::spec {
 
 void read_fault_tolerance(const TomlValue& document, SpecReading& reading, const ResourcesSpec& resources,
                           FaultToleranceSpec& faults) {
-  constexpr int64_t kDay = 24 * 3600, kLongestSignalLead = 65535;  // the latter of sbatch --signal
-  constexpr int64_t kLargestCount = int64_t{1} << 40;
+  constexpr int64_t kLongestSignalLead = 65535;  // of sbatch --signal
   const int nodes = resources.nodes;
   SectionReader section(document, "fault_tolerance", reading);
   section.boolean("requeue", faults.requeue);

@@ -20,7 +20,7 @@ namespace {
 using base::Code;
 using base::Error;
 
-constexpr int64_t kLargestCount = int64_t{1} << 40, kLargestMebibytes = int64_t{1} << 30, kDay = 24 * 3600;
+constexpr int64_t kLargestMebibytes = int64_t{1} << 30;
 constexpr uint64_t kLargestFileBytes = 1 << 20;
 constexpr const char* kSections[] = {
     "resources",       "cluster",   "program",     "container", "model",         "data",       "batch",

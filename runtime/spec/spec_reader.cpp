@@ -281,7 +281,7 @@ std::string nearest_name(std::string_view wrong, const std::vector<std::string>&
 }
 
 std::optional<int64_t> parse_duration_seconds(std::string_view text) {
-  constexpr int64_t kLargest = int64_t{366} * 24 * 3600;
+  constexpr int64_t kLargest = 366 * kDay;
   int64_t days = 0;
   bool has_days = false;
   if (const size_t dash = text.find('-'); dash != std::string_view::npos) {
@@ -307,7 +307,7 @@ std::optional<int64_t> parse_duration_seconds(std::string_view text) {
   if (parts.size() > 3 || (has_days && (parts.size() != 3 || parts[0] > 23))) return std::nullopt;
   int64_t seconds = 0;
   for (const int64_t part : parts) seconds = seconds * 60 + part;
-  seconds += days * 24 * 3600;
+  seconds += days * kDay;
   return seconds > kLargest ? std::nullopt : std::optional(seconds);
 }
 

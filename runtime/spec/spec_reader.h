@@ -24,6 +24,9 @@ namespace shardrun::spec {
 
 using base::Word;
 
+// Bounds that several keys share.
+inline constexpr int64_t kLargestCount = int64_t{1} << 40, kDay = 24 * 3600;  // the latter in seconds
+
 // What all sections of one document share.
 struct SpecReading {
   std::optional<base::Error> error;            // the first error
