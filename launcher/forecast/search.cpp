@@ -162,10 +162,6 @@ bool holds_no_less(const Layout& one, const Layout& other) {
          (keeps_parameters(one.strategy) || !keeps_parameters(other.strategy));
 }
 
-const char* checkpointing_text(Checkpointing kind) {
-  return kind == Checkpointing::kNone ? "none" : kind == Checkpointing::kSelective ? "selective" : "full";
-}
-
 // The best of those that `differs` from the chosen one.
 template <typename Differs>
 void add_reason(const Answer& answer, const Differs& differs, const auto& name,
@@ -198,7 +194,7 @@ std::vector<Reason> reasons_for(const Answer& answer) {
       [](const Candidate& one) { return fmt::format("micro-batch {}", one.layout.micro_batch); });
   add([&](const Layout& one) { return one.checkpointing < best.checkpointing; },
       [](const Candidate& one) {
-        return fmt::format("checkpointing {}", checkpointing_text(one.layout.checkpointing));
+        return fmt::format("checkpointing {}", name_of(one.layout.checkpointing));
       });
   if (offloads(best) > 0)
     add([&](const Layout& one) { return offloads(one) == 0; }, [](const Candidate&) { return "no offload"; });

@@ -88,9 +88,6 @@ base::Result<ForecastReport> forecast_job(const PlanOptions& options, const Load
 // Whether a prediction is asked for: by an option, or by a job that trains on the accelerators of the machine that it names.
 bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded);
 
-// The words that a job spec has for them.
-const char* name_of(spec::Checkpointing kind);
-
 // "full_shard over 8, tensor 1, micro-batch 2 x 1, checkpointing none"
 std::string layout_text(const Layout& layout);
 

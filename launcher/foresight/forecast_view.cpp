@@ -11,12 +11,6 @@
 
 namespace shardrun::launcher {
 
-using spec::Checkpointing;
-
-const char* name_of(Checkpointing kind) {
-  return kind == Checkpointing::kNone ? "none" : kind == Checkpointing::kSelective ? "selective" : "full";
-}
-
 std::string layout_text(const Layout& layout) {
   std::string text = fmt::format("{}, tensor {}, micro-batch {} x {}, checkpointing {}",
                                  sharding_text(layout), layout.tensor_parallel, layout.micro_batch,

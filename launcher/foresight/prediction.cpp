@@ -21,10 +21,6 @@ using base::Result;
 
 namespace {
 
-const char* type_name(const spec::JobSpec& spec) {
-  return spec.precision.parameters == spec::DType::kBf16 ? "bf16" : "fp32";
-}
-
 // Returns the peak of one rank on hardware that `ranks` ranks share; nothing where it has no path for the job's type.
 std::optional<plan::PeakRate> datasheet_peak(const spec::JobSpec& spec, const PeakTflops& peak, double ranks,
                                              const std::string& whose) {
@@ -40,7 +36,7 @@ std::optional<plan::PeakRate> datasheet_peak(const spec::JobSpec& spec, const Pe
         fmt::format("datasheet of {}, fp8 in {:.1f} % of the FLOPs and bf16", whose, 100.0 * share)};
   }
   return plan::PeakRate{"datasheet", tflops * 1e12 / ranks,
-                        fmt::format("datasheet of {}, {}", whose, type_name(spec))};
+                        fmt::format("datasheet of {}, {}", whose, name_of(spec.precision.parameters))};
 }
 
 // Returns the peak of a rank on the machine that a job names, as far as the built-in trainer computes there.
@@ -146,11 +142,11 @@ void predict_on_cpus(const spec::JobSpec& spec, const record::LaunchPlan& plan,
     return;
   }
   const double share = (*machine)->cpu_share(plan.nodes, plan.ranks_per_node);
-  if (const double peak = (*machine)->peak(type_name(spec)); peak > 0.0) {
+  if (const double peak = (*machine)->peak(name_of(spec.precision.parameters)); peak > 0.0) {
     prediction.peaks.insert(
         prediction.peaks.begin(),
         {"measured", peak * share,
-         fmt::format("{} matrix products measured by shardrun calibrate, {}", type_name(spec), *path)});
+         fmt::format("{} matrix products measured by shardrun calibrate, {}", name_of(spec.precision.parameters), *path)});
   }
   auto foreseen = foresee_on_cpus(spec, plan, *path, **machine);
   if (foreseen) {

@@ -366,7 +366,7 @@ Result<int> export_model(const Prepared& job, const Installation& installed, con
                                 "--output",
                                 (here / wanted.directory).string(),
                                 "--dtype",
-                                wanted.dtype == spec::DType::kFp32 ? "fp32" : "bf16"};
+                                name_of(wanted.dtype)};
   if (wanted.adapter) argv.emplace_back("--adapter");
   if (wanted.gguf) argv.emplace_back("--gguf");
   if (!wanted.push.empty()) argv.insert(argv.end(), {"--push", wanted.push});

@@ -14,6 +14,10 @@ constexpr int size_of(DType dtype) {
   return dtype == DType::kFp32 ? 4 : 2;
 }
 
+constexpr const char* name_of(DType dtype) {
+  return dtype == DType::kFp32 ? "fp32" : "bf16";
+}
+
 // The upper half of an fp32 number; conversions round to nearest even.
 struct Bf16 {
   uint16_t bits;

@@ -63,11 +63,10 @@ void job_fields(auto& visit, const spec::JobSpec& job) {
   visit.object("Model configuration", [&](auto& model) { model_fields(model, job); });
   visit("Dataset", names_of(job.data.files));
   visit("Validation dataset", names_of(job.data.validation));
-  visit("Data type", std::string(job.precision.parameters == base::DType::kBf16 ? "bf16" : "fp32"));
+  visit("Data type", std::string(name_of(job.precision.parameters)));
   visit("Sharding", std::string(spec::rules_of(job.sharding.strategy).name));
   visit("Tensor parallel degree", job.sharding.tensor_parallel);
-  constexpr const char* kOptimizers[] = {"adamw", "adamw8bit", "lamb"};
-  visit("Optimizer", std::string(kOptimizers[static_cast<int>(job.optimizer.kind)]));
+  visit("Optimizer", std::string(name_of(job.optimizer.kind)));
   visit("Learning rate", job.optimizer.learning_rate);
   visit("Warmup steps", job.optimizer.warmup_steps);
   visit("Seed", static_cast<int64_t>(job.data.seed));

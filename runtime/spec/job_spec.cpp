@@ -22,6 +22,13 @@ using base::Error;
 
 constexpr int64_t kLargestMebibytes = int64_t{1} << 30;
 constexpr uint64_t kLargestFileBytes = 1 << 20;
+constexpr Word<DType> kTypes[] = {{name_of(DType::kFp32), DType::kFp32}, {name_of(DType::kBf16), DType::kBf16}};
+constexpr Word<Checkpointing> kLevels[] = {{"none", Checkpointing::kNone},
+                                           {"selective", Checkpointing::kSelective},
+                                           {"full", Checkpointing::kFull}};
+constexpr Word<OptimizerKind> kOptimizers[] = {{"adamw", OptimizerKind::kAdamW},
+                                               {"adamw8bit", OptimizerKind::kAdamW8},
+                                               {"lamb", OptimizerKind::kLamb}};
 constexpr const char* kSections[] = {
     "resources",       "cluster",   "program",     "container", "model",         "data",       "batch",
     "sharding",        "precision", "memory",      "optimizer", "communication", "precompile", "checkpoint",
@@ -223,9 +230,6 @@ void read_sharding(const TomlValue& document, SpecReading& reading, ShardingSpec
 }
 
 void read_memory(const TomlValue& document, SpecReading& reading, MemorySpec& memory) {
-  constexpr Word<Checkpointing> kLevels[] = {{"none", Checkpointing::kNone},
-                                               {"selective", Checkpointing::kSelective},
-                                               {"full", Checkpointing::kFull}};
   SectionReader section(document, "memory", reading);
   section.choice("activation_checkpointing", kLevels, memory.activation_checkpointing);
   section.boolean("activation_offload", memory.activation_offload);
@@ -235,10 +239,9 @@ void read_memory(const TomlValue& document, SpecReading& reading, MemorySpec& me
 }
 
 void read_precision(const TomlValue& document, SpecReading& reading, PrecisionSpec& precision) {
-  constexpr Word<DType> kPrecisions[] = {{"fp32", DType::kFp32}, {"bf16", DType::kBf16}};
   SectionReader section(document, "precision", reading);
-  section.choice("parameters", kPrecisions, precision.parameters);
-  section.choice("reduce", kPrecisions, precision.reduce);
+  section.choice("parameters", kTypes, precision.parameters);
+  section.choice("reduce", kTypes, precision.reduce);
   section.boolean("fp8", precision.fp8);
   section.finish();
 }
@@ -258,11 +261,8 @@ void read_optimizer(const TomlValue& document, SpecReading& reading, OptimizerSp
                                              {"linear", Schedule::kLinear},
                                              {"cosine", Schedule::kCosine},
                                              {"warmup_stable_decay", Schedule::kWarmupStableDecay}};
-  constexpr Word<OptimizerKind> kKinds[] = {{"adamw", OptimizerKind::kAdamW},
-                                              {"adamw8bit", OptimizerKind::kAdamW8},
-                                              {"lamb", OptimizerKind::kLamb}};
   SectionReader section(document, "optimizer", reading);
-  section.choice("kind", kKinds, optimizer.kind);
+  section.choice("kind", kOptimizers, optimizer.kind);
   section.integer("steps", 1, kLargestCount, optimizer.steps);
   section.number("learning_rate", 0.0, 1e3, optimizer.learning_rate);
   section.number("min_learning_rate", 0.0, 1e3, optimizer.min_learning_rate);
@@ -306,7 +306,6 @@ void read_checkpoint(const TomlValue& document, SpecReading& reading, Checkpoint
 }
 
 void read_export(const TomlValue& document, SpecReading& reading, const JobSpec& spec, ExportSpec& exported) {
-  constexpr Word<DType> kTypes[] = {{"fp32", DType::kFp32}, {"bf16", DType::kBf16}};
   SectionReader section(document, "export", reading);
   section.text("directory", exported.directory);
   section.choice("dtype", kTypes, exported.dtype);
@@ -521,6 +520,14 @@ Result<JobSpec> read_job_spec(std::string_view text, std::string_view file_name,
 }
 
 }  // namespace
+
+const char* name_of(OptimizerKind kind) {
+  return kOptimizers[static_cast<int>(kind)].name;
+}
+
+const char* name_of(Checkpointing level) {
+  return kLevels[static_cast<int>(level)].name;
+}
 
 Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name,
                                std::span<const std::string> overrides) {

@@ -42,6 +42,9 @@ enum class OptimizerKind { kAdamW, kAdamW8, kLamb };
 enum class Checkpointing { kNone, kSelective, kFull };
 enum class GpuAttention { kAuto, kCudnn, kOwn };
 
+const char* name_of(OptimizerKind kind);
+const char* name_of(Checkpointing level);
+
 struct ResourcesSpec {  // [resources]
   int nodes = 1;
   int ranks_per_node = 1;

@@ -98,9 +98,7 @@ std::string model_card(const record::RunRecord& record, const spec::JobSpec& job
                                      : job.optimizer.kind == spec::OptimizerKind::kAdamW8 ? "8-bit AdamW"
                                                                                           : "AdamW",
                                      job.optimizer.learning_rate, job.optimizer.warmup_steps));
-  table.row("computed in", job.precision.fp8                                ? "bf16 and fp8"
-                           : job.precision.parameters == base::DType::kBf16 ? "bf16"
-                                                                            : "fp32");
+  table.row("computed in", job.precision.fp8 ? "bf16 and fp8" : name_of(job.precision.parameters));
   table.row("ranks", std::to_string(record.world_size));
   add_loss(table, record, facts.step);
   table.row("run", record.name + " " + record.id);

@@ -223,7 +223,7 @@ Result<Generated> run(const Options& options, StopRequests& stop) {
   RETURN_IF_ERROR(check_capacity(model, capacity));
   std::vector<int32_t> ends = model.ends;
   ends.insert(ends.end(), question.ends.begin(), question.ends.end());
-  Generated generated{.dtype = model.weights.dtype == base::DType::kFp32 ? "fp32" : "bf16",
+  Generated generated{.dtype = name_of(model.weights.dtype),
                       .threads = ::omp_get_max_threads(),
                       .prompt_tokens = count};
   ASSIGN_OR_RETURN(const auto decoder,
