@@ -23,6 +23,10 @@ struct Bf16 {
   uint16_t bits;
 };
 
+// Numbers of a row that the ranks of a tensor group exchange for the classifier: what ClassifierOps::slice_stats
+// (kernels/ops.h) writes.
+inline constexpr int64_t kSliceStats = 3;
+
 enum class DeviceKind { kCpu, kGpu };
 
 }  // namespace shardrun::base

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/base/compute.h"
 #include "runtime/base/memory.h"
 #include "runtime/plan/model/adapters.h"
 #include "runtime/plan/model/expert_buffers.h"
@@ -20,9 +21,6 @@
 namespace shardrun::plan {
 
 using base::Cursor;
-
-// Numbers a row that the ranks of a tensor group exchange for the classifier (kernels/ops.h).
-inline constexpr int64_t kSliceStats = 3;
 
 // Where fp8 lies: the scales of every block, and what one layer needs while it runs.
 struct Fp8Memory {
@@ -121,7 +119,7 @@ struct LlamaBuffers {
       scratch.take(gathered, s.N * s.C);
       scratch.take(partial, s.N * s.C);
       scratch.take(part, s.R * s.C);
-      scratch.take(stats, s.ranks * s.chunk * kSliceStats);
+      scratch.take(stats, s.ranks * s.chunk * base::kSliceStats);
     }
     if (s.fp8) {
       const int64_t outputs = std::max({2 * s.F, s.QKV, s.C}), inputs = std::max({s.C, s.F, s.HD});

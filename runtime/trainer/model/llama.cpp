@@ -28,7 +28,6 @@ using plan::LlamaBuffers;
 using plan::LlamaLayerActivations;
 using Sizes = plan::LlamaSizes;
 static_assert(plan::Fp8Memory::kScalingBytes == sizeof(kernels::Fp8Scaling));
-static_assert(plan::kSliceStats == kernels::kSliceStats);
 
 namespace {
 
