@@ -12,10 +12,10 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
-using spec::Word;
 using spec::SectionReader;
 using spec::SpecReading;
 using spec::TomlValue;
+using spec::Word;
 
 constexpr size_t kLargestText = 1 << 20;
 
@@ -100,9 +100,9 @@ bool is_region(std::string_view text) {
 void read_top(const TomlValue& document, SpecReading& reading, ClusterConfig& config) {
   // The operating systems of ParallelCluster 3.16.
   constexpr Word<const char*> kSystems[] = {{"alinux2023", "alinux2023"}, {"ubuntu2204", "ubuntu2204"},
-                                              {"ubuntu2404", "ubuntu2404"}, {"rhel8", "rhel8"},
-                                              {"rhel9", "rhel9"},           {"rocky8", "rocky8"},
-                                              {"rocky9", "rocky9"}};
+                                            {"ubuntu2404", "ubuntu2404"}, {"rhel8", "rhel8"},
+                                            {"rhel9", "rhel9"},           {"rocky8", "rocky8"},
+                                            {"rocky9", "rocky9"}};
   SectionReader top(document, "", reading);
   for (const char* section :
        {"head_node", "on_node_configured", "slurm", "accounting", "storage", "queue", "tags", "login_nodes"})
@@ -232,15 +232,15 @@ std::vector<const TomlValue*> tables_of(const TomlValue& parent, std::string_vie
 
 Storage read_storage(const TomlValue& table, const std::string& label, SpecReading& reading) {
   constexpr Word<StorageKind> kKinds[] = {{"fsx_lustre", StorageKind::kFsxLustre},
-                                            {"efs", StorageKind::kEfs},
-                                            {"ebs", StorageKind::kEbs},
-                                            {"fsx_openzfs", StorageKind::kFsxOpenZfs}};
+                                          {"efs", StorageKind::kEfs},
+                                          {"ebs", StorageKind::kEbs},
+                                          {"fsx_openzfs", StorageKind::kFsxOpenZfs}};
   constexpr Word<const char*> kVolumes[] = {{"gp2", "gp2"}, {"gp3", "gp3"}, {"io1", "io1"},
-                                              {"io2", "io2"}, {"st1", "st1"}, {"sc1", "sc1"}};
+                                            {"io2", "io2"}, {"st1", "st1"}, {"sc1", "sc1"}};
   constexpr Word<const char*> kDeployments[] = {{"SCRATCH_1", "SCRATCH_1"},
-                                                  {"SCRATCH_2", "SCRATCH_2"},
-                                                  {"PERSISTENT_1", "PERSISTENT_1"},
-                                                  {"PERSISTENT_2", "PERSISTENT_2"}};
+                                                {"SCRATCH_2", "SCRATCH_2"},
+                                                {"PERSISTENT_1", "PERSISTENT_1"},
+                                                {"PERSISTENT_2", "PERSISTENT_2"}};
   Storage storage;
   SectionReader section(SectionReader::Table{table}, label, reading);
   section.word("name", "_-", storage.name);
@@ -339,8 +339,8 @@ void read_placement(const TomlValue& table, SectionReader& section, Queue& queue
 
 Queue read_queue(const TomlValue& table, const std::string& label, SpecReading& reading) {
   constexpr Word<Capacity> kKinds[] = {{"on_demand", Capacity::kOnDemand},
-                                         {"spot", Capacity::kSpot},
-                                         {"capacity_block", Capacity::kCapacityBlock}};
+                                       {"spot", Capacity::kSpot},
+                                       {"capacity_block", Capacity::kCapacityBlock}};
   Queue queue;
   queue.label = label;
   SectionReader section(SectionReader::Table{table}, label, reading);

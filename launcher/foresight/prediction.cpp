@@ -143,10 +143,10 @@ void predict_on_cpus(const spec::JobSpec& spec, const record::LaunchPlan& plan,
   }
   const double share = (*machine)->cpu_share(plan.nodes, plan.ranks_per_node);
   if (const double peak = (*machine)->peak(name_of(spec.precision.parameters)); peak > 0.0) {
-    prediction.peaks.insert(
-        prediction.peaks.begin(),
-        {"measured", peak * share,
-         fmt::format("{} matrix products measured by shardrun calibrate, {}", name_of(spec.precision.parameters), *path)});
+    prediction.peaks.insert(prediction.peaks.begin(),
+                            {"measured", peak * share,
+                             fmt::format("{} matrix products measured by shardrun calibrate, {}",
+                                         name_of(spec.precision.parameters), *path)});
   }
   auto foreseen = foresee_on_cpus(spec, plan, *path, **machine);
   if (foreseen) {

@@ -360,13 +360,9 @@ Result<int> export_model(const Prepared& job, const Installation& installed, con
   const spec::ExportSpec& wanted = job.spec.exported;
   if (wanted.directory.empty()) return contract::kExitDone;
   const fs::path here = job.plan.working_directory;
-  std::vector<std::string> argv{installed.shardrun_program,
-                                "export",
-                                job.plan.run_directory,
-                                "--output",
-                                (here / wanted.directory).string(),
-                                "--dtype",
-                                name_of(wanted.dtype)};
+  std::vector<std::string> argv{
+      installed.shardrun_program,         "export",  job.plan.run_directory, "--output",
+      (here / wanted.directory).string(), "--dtype", name_of(wanted.dtype)};
   if (wanted.adapter) argv.emplace_back("--adapter");
   if (wanted.gguf) argv.emplace_back("--gguf");
   if (!wanted.push.empty()) argv.insert(argv.end(), {"--push", wanted.push});

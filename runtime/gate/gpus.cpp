@@ -109,7 +109,8 @@ Result<std::vector<record::GpuFacts>> find_gpus() {
   }
   RETURN_IF_ERROR(gpus);
   if (!ended_well(*gpus))
-    return Error(Code::kIo, fmt::format("nvidia-smi: {}{}", base::trimmed(gpus->out), base::trimmed(gpus->err)));
+    return Error(Code::kIo,
+                 fmt::format("nvidia-smi: {}{}", base::trimmed(gpus->out), base::trimmed(gpus->err)));
   const auto rows = ask(kOfRows);  // not every driver answers this
   return parse_gpus(gpus->out, rows && ended_well(*rows) ? std::string_view(rows->out) : "");
 }

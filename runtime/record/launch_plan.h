@@ -48,8 +48,8 @@ struct LaunchPlan {
 
   int world_size() const { return nodes * ranks_per_node; }
   // Return the libraries in plugin_directory: a comm plugin, by the name that a spec gives it, and the GPU's.
-  std::string comm_plugin(const std::string& name) const {
-    return plugin_directory + "/libshardrun_comm_" + name + ".so";
+  std::string comm_plugin(const std::string& plugin) const {
+    return plugin_directory + "/libshardrun_comm_" + plugin + ".so";
   }
   std::string gpu_library() const { return plugin_directory + "/libshardrun_gpu.so"; }
 };

@@ -63,7 +63,8 @@ void NodeLines::finish(const Sink& sink) {
 std::string format_utc(std::chrono::system_clock::time_point time) {
   const auto milliseconds =
       std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
-  return fmt::format("{}.{:03}Z", base::utc_text(static_cast<double>(milliseconds / 1000), "%Y-%m-%dT%H:%M:%S"),
+  return fmt::format("{}.{:03}Z",
+                     base::utc_text(static_cast<double>(milliseconds / 1000), "%Y-%m-%dT%H:%M:%S"),
                      milliseconds % 1000);
 }
 

@@ -157,7 +157,8 @@ class Figures {
 
   void add(const char* name, double value, const char* units,
            std::optional<plan::PeakRate> of = std::nullopt) {
-    results_.figures.push_back({name, value, units, base::utc_text(ended_, "%Y-%m-%dT%H:%M:%SZ"), std::move(of)});
+    results_.figures.push_back(
+        {name, value, units, base::utc_text(ended_, "%Y-%m-%dT%H:%M:%SZ"), std::move(of)});
   }
 
   const RunRecord& record_;

@@ -37,10 +37,10 @@ bool can_be_mounted(const std::string& path) {
 void read_container(const TomlValue& document, bool is_command, SpecReading& reading,
                     ContainerSpec& container) {
   constexpr Word<ContainerRuntime> kRuntimes[] = {{"auto", ContainerRuntime::kAuto},
-                                                    {"apptainer", ContainerRuntime::kApptainer},
-                                                    {"singularity", ContainerRuntime::kSingularity},
-                                                    {"charliecloud", ContainerRuntime::kCharliecloud},
-                                                    {"pyxis", ContainerRuntime::kPyxis}};
+                                                  {"apptainer", ContainerRuntime::kApptainer},
+                                                  {"singularity", ContainerRuntime::kSingularity},
+                                                  {"charliecloud", ContainerRuntime::kCharliecloud},
+                                                  {"pyxis", ContainerRuntime::kPyxis}};
   SectionReader section(document, "container", reading);
   section.text("image", container.image);
   section.choice("runtime", kRuntimes, container.runtime);

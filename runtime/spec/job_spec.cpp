@@ -22,13 +22,12 @@ using base::Error;
 
 constexpr int64_t kLargestMebibytes = int64_t{1} << 30;
 constexpr uint64_t kLargestFileBytes = 1 << 20;
-constexpr Word<DType> kTypes[] = {{name_of(DType::kFp32), DType::kFp32}, {name_of(DType::kBf16), DType::kBf16}};
-constexpr Word<Checkpointing> kLevels[] = {{"none", Checkpointing::kNone},
-                                           {"selective", Checkpointing::kSelective},
-                                           {"full", Checkpointing::kFull}};
-constexpr Word<OptimizerKind> kOptimizers[] = {{"adamw", OptimizerKind::kAdamW},
-                                               {"adamw8bit", OptimizerKind::kAdamW8},
-                                               {"lamb", OptimizerKind::kLamb}};
+constexpr Word<DType> kTypes[] = {{name_of(DType::kFp32), DType::kFp32},
+                                  {name_of(DType::kBf16), DType::kBf16}};
+constexpr Word<Checkpointing> kLevels[] = {
+    {"none", Checkpointing::kNone}, {"selective", Checkpointing::kSelective}, {"full", Checkpointing::kFull}};
+constexpr Word<OptimizerKind> kOptimizers[] = {
+    {"adamw", OptimizerKind::kAdamW}, {"adamw8bit", OptimizerKind::kAdamW8}, {"lamb", OptimizerKind::kLamb}};
 constexpr const char* kSections[] = {
     "resources",       "cluster",   "program",     "container", "model",         "data",       "batch",
     "sharding",        "precision", "memory",      "optimizer", "communication", "precompile", "checkpoint",
@@ -79,9 +78,9 @@ void read_resources(const TomlValue& document, SpecReading& reading, ResourcesSp
 
 void read_cluster(const TomlValue& document, SpecReading& reading, ClusterSpec& cluster) {
   constexpr Word<SchedulerKind> kKinds[] = {{"auto", SchedulerKind::kAuto},
-                                              {"local", SchedulerKind::kLocal},
-                                              {"slurm", SchedulerKind::kSlurm},
-                                              {"mpirun", SchedulerKind::kMpirun}};
+                                            {"local", SchedulerKind::kLocal},
+                                            {"slurm", SchedulerKind::kSlurm},
+                                            {"mpirun", SchedulerKind::kMpirun}};
   SectionReader section(document, "cluster", reading);
   section.choice("scheduler", kKinds, cluster.scheduler);
   section.word("instance", ".-", cluster.instance);
@@ -98,7 +97,7 @@ void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& 
   section.texts("command", program.command);
   section.texts("setup", program.setup);
   constexpr Word<SnapshotKind> kSnapshots[] = {{"git", SnapshotKind::kGit},
-                                                 {"git+changes", SnapshotKind::kGitWithChanges}};
+                                               {"git+changes", SnapshotKind::kGitWithChanges}};
   section.choice("snapshot", kSnapshots, program.snapshot);
   section.finish();
   if (section.has("trainer") == section.has("command")) {
@@ -258,9 +257,9 @@ void read_gpu(const TomlValue& document, SpecReading& reading, GpuSpec& gpu) {
 
 void read_optimizer(const TomlValue& document, SpecReading& reading, OptimizerSpec& optimizer) {
   constexpr Word<Schedule> kSchedules[] = {{"constant", Schedule::kConstant},
-                                             {"linear", Schedule::kLinear},
-                                             {"cosine", Schedule::kCosine},
-                                             {"warmup_stable_decay", Schedule::kWarmupStableDecay}};
+                                           {"linear", Schedule::kLinear},
+                                           {"cosine", Schedule::kCosine},
+                                           {"warmup_stable_decay", Schedule::kWarmupStableDecay}};
   SectionReader section(document, "optimizer", reading);
   section.choice("kind", kOptimizers, optimizer.kind);
   section.integer("steps", 1, kLargestCount, optimizer.steps);

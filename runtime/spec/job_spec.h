@@ -1,7 +1,6 @@
 // JobSpec: what a job.toml asks for, checked. It is the one description of a job that every part of shardrun reads.
 //
-// parse_job_spec turns text into this struct or into an Error whose message is
-//   file:line:column: what is wrong; what to do
+// parse_job_spec turns text into this struct or into an Error, "file:line:column: what is wrong; what to do".
 // Unknown keys, wrong types and impossible values are refused; nothing is guessed. Every field below carries
 // the default that applies when the key is absent. The grammar with an example is docs/job-spec.md.
 // Relative paths are relative to the working directory that shardrun was started in, as with sbatch.
@@ -41,7 +40,6 @@ enum class Schedule { kConstant, kLinear, kCosine, kWarmupStableDecay };
 enum class OptimizerKind { kAdamW, kAdamW8, kLamb };
 enum class Checkpointing { kNone, kSelective, kFull };
 enum class GpuAttention { kAuto, kCudnn, kOwn };
-
 const char* name_of(OptimizerKind kind);
 const char* name_of(Checkpointing level);
 
@@ -227,7 +225,6 @@ struct JobSpec {
   FaultToleranceSpec fault_tolerance;
   LoggingSpec logging;
   std::map<std::string, EnvironmentValue> environment;  // [environment]
-
   // Where each given value stands, e.g. "data.files[0]" → "job.toml:7:3", for refusals that come later.
   std::map<std::string, std::string> origins;
   // Says whether the job counts sequences: a command program without [batch] does not, and any number of ranks suits it.

@@ -99,7 +99,9 @@ class SectionReader {
   void finish();
 
  private:
-  const TomlValue* find(std::string_view key) const { return table_ == nullptr ? nullptr : table_->find(key); }
+  const TomlValue* find(std::string_view key) const {
+    return table_ == nullptr ? nullptr : table_->find(key);
+  }
   const TomlValue* take(std::string_view key, TomlValue::Kind kind, const std::string& wanted);
   void fail(const TomlValue& value, const std::string& what, const std::string& mend);
   std::string qualified(std::string_view key) const;

@@ -68,9 +68,8 @@ AdaptedWeights::AdaptedWeights(const checkpoint::Store& store, checkpoint::Manif
 Result<void> AdaptedWeights::read_block(int block, std::span<float> values) {
   const plan::BlockLayout& layout = layouts_[block];
   SHARDRUN_CHECK(static_cast<int64_t>(values.size()) == layout.elements);
-  RETURN_IF_ERROR(files_.read_block(layout, values, [&](std::span<const std::byte> bytes) {
-    checksum_ = base::crc32c(bytes, checksum_);
-  }));
+  RETURN_IF_ERROR(files_.read_block(
+      layout, values, [&](std::span<const std::byte> bytes) { checksum_ = base::crc32c(bytes, checksum_); }));
   if (block + 1 == static_cast<int>(layouts_.size()) && checksum_ != manifest_.adapters->weights) {
     return Error(Code::kInvalid,
                  fmt::format("{} are not the weights that the adapters of {} were trained beside; name those",

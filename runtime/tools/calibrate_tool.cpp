@@ -132,8 +132,7 @@ class Calibrator {
     (boot ? *boot : job_.env.node_name).copy(mine.boot.data(), mine.boot.size() - 1);
     job_.env.node_name.copy(mine.node.data(), mine.node.size() - 1);
     mine.cpus = offered_cpus();
-    ASSIGN_OR_RETURN(const auto cards,
-                     comm::gather_values(*world_.communicators.front(), std::vector{mine}));
+    ASSIGN_OR_RETURN(const auto cards, comm::gather_values(*world_.communicators.front(), std::vector{mine}));
     std::set<std::string> boots, nodes;
     cpu_set_t offered = mine.cpus;
     for (const Card& card : cards) {

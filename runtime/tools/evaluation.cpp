@@ -116,8 +116,8 @@ class TaskReader {
 
  private:
   Result<data::Question> question_of(const std::string& prompt) const {
-    return data::encode_question(tokenizer_, data::prompt_document(prompt, options_.system, options_.encoding),
-                                 options_.encoding);
+    return data::encode_question(
+        tokenizer_, data::prompt_document(prompt, options_.system, options_.encoding), options_.encoding);
   }
 
   Result<Task> task_of(std::string_view text) const {

@@ -223,9 +223,8 @@ Result<Generated> run(const Options& options, StopRequests& stop) {
   RETURN_IF_ERROR(check_capacity(model, capacity));
   std::vector<int32_t> ends = model.ends;
   ends.insert(ends.end(), question.ends.begin(), question.ends.end());
-  Generated generated{.dtype = name_of(model.weights.dtype),
-                      .threads = ::omp_get_max_threads(),
-                      .prompt_tokens = count};
+  Generated generated{
+      .dtype = name_of(model.weights.dtype), .threads = ::omp_get_max_threads(), .prompt_tokens = count};
   ASSIGN_OR_RETURN(const auto decoder,
                    generate::Decoder::create(model.config, std::move(model.weights), capacity));
 

@@ -16,9 +16,8 @@ base::Result<NamedCheckpoints> find_checkpoints(const std::string& folder) {
   if (const int64_t step = checkpoint::parse_step_name(path.filename().string()); step >= 0)
     return NamedCheckpoints{{path.parent_path().string(), 1}, {step}};
   if (fs::exists(path / "manifest.json", failure))
-    return Error(Code::kInvalid,
-                 fmt::format("{}: a checkpoint's folder is named as it was written, e.g. {}", path.string(),
-                             checkpoint::step_name(120)));
+    return Error(Code::kInvalid, fmt::format("{}: a checkpoint's folder is named as it was written, e.g. {}",
+                                             path.string(), checkpoint::step_name(120)));
   NamedCheckpoints named{{path.string(), 1}, {}};
   ASSIGN_OR_RETURN(named.steps, named.store.steps());
   if (named.steps.empty())

@@ -110,6 +110,7 @@ Result<World> connect_world(const WorldOptions& given) {
   }
   world.plugin_build_id = session.build_id();
   world.provider = session.provider();
+  world.sums_in_rank_order = session.sums_in_rank_order();
   // The first group may be smaller than the world, so a barrier of the whole world shows that everyone has met.
   ASSIGN_OR_RETURN(auto everyone, session.communicator(static_cast<int>(options.groups.size())));
   RETURN_IF_ERROR(complete(*everyone, everyone->barrier()));

@@ -54,6 +54,7 @@ struct World {
   std::vector<std::unique_ptr<Communicator>> communicators;  // one for each of `groups`
   std::string plugin_build_id;                               // for the run record
   std::string provider;                                      // what was used, e.g. "shm+tcp"
+  bool sums_in_rank_order = true;
 };
 
 // The first half of connect_world(): everyone has met and begun to connect; there is no communicator yet.

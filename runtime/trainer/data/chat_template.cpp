@@ -28,7 +28,8 @@ Result<std::vector<Passage>> llama2(std::span<const Message> messages) {
                    "assistant last");
     }
     Passage passage;
-    passage.text = fmt::format("[INST] {} [/INST]", base::trimmed(std::exchange(system, "") + messages[0].content));
+    passage.text =
+        fmt::format("[INST] {} [/INST]", base::trimmed(std::exchange(system, "") + messages[0].content));
     const size_t begin = passage.text.size();
     passage.text += fmt::format(" {} ", base::trimmed(messages[1].content));
     passage.learned = {{begin, passage.text.size()}};

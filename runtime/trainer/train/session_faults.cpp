@@ -33,7 +33,8 @@ struct Said {
 
 // Returns what all ranks say, in their order: collective.
 template <typename Word>
-Result<std::vector<Said<Word>>> hear_all(comm::Communicator& world, const Word& word, const std::string& node) {
+Result<std::vector<Said<Word>>> hear_all(comm::Communicator& world, const Word& word,
+                                         const std::string& node) {
   Said<Word> own{word};
   node.copy(own.node.data(), own.node.size() - 1);
   return comm::gather_values(world, std::vector{own});
@@ -110,8 +111,8 @@ base::Error Session::spiked(const StepReport& report, double median, double own_
     sequences += batch_.share(number, groups_.reader()).count;
   const double loss_of_a_sequence = sequences > 0 ? own_loss / static_cast<double>(sequences) : 0.0;
   ASSIGN_OR_RETURN(const auto all, hear_all(*groups_.world, loss_of_a_sequence, options_.node_name));
-  const auto most = std::max_element(all.begin(), all.end(),
-                                     [](const auto& a, const auto& b) { return a.word < b.word; });
+  const auto most =
+      std::max_element(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.word < b.word; });
   const int rank = static_cast<int>(most - all.begin());
   has_good_state_ = true;
   return Error(
@@ -119,7 +120,8 @@ base::Error Session::spiked(const StepReport& report, double median, double own_
       fmt::format(
           "step {}: loss {:.4f} is a spike: more than {} times {:.4f}, the median of the steps before it "
           "([fault_tolerance] spike_factor); the costliest sequences are {} of {}",
-          report.step, report.loss, options_.spike_factor, median, sequences_of(rank), most->rank_text(rank)));
+          report.step, report.loss, options_.spike_factor, median, sequences_of(rank),
+          most->rank_text(rank)));
 }
 
 // A GPU's weights are not read back for this: the sum of their squares in a fixed order tells nearly every change.
@@ -141,8 +143,7 @@ Result<void> Session::compare_replicas() {
   const ReplicaDifference difference = compare_hashes(hashes, groups_.replicas(), options_.stage.stages);
   if (difference.ranks.empty()) return {};
   std::string names;
-  for (const int rank : difference.ranks)
-    names += (names.empty() ? "" : ", ") + all[rank].rank_text(rank);
+  for (const int rank : difference.ranks) names += (names.empty() ? "" : ", ") + all[rank].rank_text(rank);
   const bool is_one = std::find(difference.ranks.begin(), difference.ranks.end(), groups_.world->rank()) !=
                       difference.ranks.end();
   return Error(

@@ -386,7 +386,9 @@ class Trainer {
       }
       all.push_back(group);
     }
-    const auto first = [&](Lane lane) { return std::find(lanes_.begin(), lanes_.end(), lane) - lanes_.begin(); };
+    const auto first = [&](Lane lane) {
+      return std::find(lanes_.begin(), lanes_.end(), lane) - lanes_.begin();
+    };
     const auto of = [&](Lane lane) {
       const auto at = static_cast<size_t>(first(lane));
       return at < all.size() ? all[at] : nullptr;

@@ -29,7 +29,8 @@ void for_each_event(const std::string& run, const std::function<void(const nlohm
 
 // Says whether `process` is the trainer: the child of a supervisor, which has the same program and environment.
 bool is_trainer(const std::string& process, const std::string& run) {
-  if (tests::read_back(process + "/environ").find("SHARDRUN_RUN_DIR=" + run) == std::string::npos) return false;
+  if (tests::read_back(process + "/environ").find("SHARDRUN_RUN_DIR=" + run) == std::string::npos)
+    return false;
   std::error_code error;
   if (fs::read_symlink(process + "/exe", error).filename() != "shardrun-rank" || error) return false;
   const std::string stat = tests::read_back(process + "/stat");

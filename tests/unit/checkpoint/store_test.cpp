@@ -221,7 +221,7 @@ TEST_CASE("store: what a fence had not yet removed when its conductor died is go
   const fs::path half_removed = folder.path() + "/.fenced.writing_7_0";
   fs::create_directories(half_removed / "step_00000010");
   write_file((half_removed / "step_00000010/shard_00000.bin").string(),
-        "of an attempt that may still have its handle");
+             "of an attempt that may still have its handle");
   REQUIRE(contract::make_attempt({run.path()}, 1));
 
   REQUIRE(contract::fence_checkpoints({run.path()}, folder.path(), "7", 1));

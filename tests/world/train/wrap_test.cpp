@@ -21,7 +21,8 @@ train::SessionOptions five_layers(const Folder& folder, int readers, int64_t mic
 // Counts what a rank asks of its shard group for gradients.
 class Counted : public ForwardingCommunicator {
  public:
-  Counted(comm::Communicator& inner, std::atomic<int>& count) : ForwardingCommunicator(inner), count_(count) {}
+  Counted(comm::Communicator& inner, std::atomic<int>& count)
+      : ForwardingCommunicator(inner), count_(count) {}
   base::Result<comm::Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
     ++count_;
     return inner_.reduce_scatter(full, mine);
