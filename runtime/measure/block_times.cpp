@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/measure/clocks.h"
+#include "runtime/measure/small_values.h"
 #include "runtime/trainer/model/llama.h"
 
 namespace shardrun::measure {
@@ -89,16 +90,10 @@ class Bench {
   }
   std::span<float> gradient_of(int visit) { return std::span(gradient_).first(elements_of(visit)); }
 
-  // Makes small values of both signs: bf16 from the upper half of a float around 0.02.
   void make_parameters() {
-    uint32_t state = 1;
     for (const model::BlockLayout& block : model_->blocks()) {
-      auto& values = parameters_.emplace_back(static_cast<size_t>(block.elements));
-      for (uint16_t& value : values) {
-        state = state * 1664525U + 1013904223U;
-        value = static_cast<uint16_t>(0x3C00U | (state >> 25) | (state & 0x8000U));
-      }
-      gradient_.resize(std::max(gradient_.size(), values.size()));
+      parameters_.push_back(small_values(block.elements));
+      gradient_.resize(std::max(gradient_.size(), parameters_.back().size()));
     }
   }
 
@@ -114,7 +109,7 @@ class Bench {
 
   int cpus_ = 1;
   std::unique_ptr<model::Model> model_;
-  std::vector<std::vector<uint16_t>> parameters_;
+  std::vector<std::vector<kernels::Bf16>> parameters_;
   std::vector<float> gradient_;
   std::vector<int32_t> tokens_, targets_;
 };
