@@ -3,6 +3,7 @@
 // Thread rule: pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
