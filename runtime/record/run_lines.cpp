@@ -126,11 +126,11 @@ std::optional<MetricsLine> last_event(std::string_view metrics, std::string_view
 }
 
 std::string first_lines(const std::string& path) {
-  constexpr int64_t kMostBytes = int64_t{64} << 10;
+  constexpr int64_t kMostHeadBytes = int64_t{64} << 10;
   const auto fd = base::open_to_read(path);
   struct stat status {};
   if (!fd || ::fstat(fd->get(), &status) != 0) return "";
-  std::string text(static_cast<size_t>(std::min<int64_t>(status.st_size, kMostBytes)), '\0');
+  std::string text(static_cast<size_t>(std::min<int64_t>(status.st_size, kMostHeadBytes)), '\0');
   if (!base::read_exactly(fd->get(), std::as_writable_bytes(std::span(text)), 0, path)) return "";
   text.erase(text.rfind('\n') + 1);
   return text;
