@@ -54,7 +54,8 @@ double gathered_bytes(const ModelShape& model, const Layout& layout, const Trait
 
 // The first stage of a pipeline holds most: as many micro-batches as there are stages, each with its share of the layers, or of chunks
 // the more that interleaving needs.
-double kept_bytes(const ModelShape& model, const Layout& layout, double layer, double input) {
+double kept_bytes(const ModelShape& model, const Layout& layout, const Traits& traits, double layer,
+                  double input) {
   const plan::Stage first{0, layout.given.pipeline, layout.given.pipeline_chunks};
   const int64_t parts = std::min(first.warm_up() + 1, first.chunks * layout.accumulation);
   const double layers =
@@ -64,7 +65,8 @@ double kept_bytes(const ModelShape& model, const Layout& layout, double layer, d
     case spec::Checkpointing::kFull:
       return inputs + layer;
     case spec::Checkpointing::kSelective:
-      return inputs + layers * std::max(0.0, kSelective * layer - input) + layer;
+      return inputs + layers * std::max(0.0, (traits.selective > 0.0 ? kSelective : 1.0) * layer - input) +
+             layer;
     case spec::Checkpointing::kNone:
       break;
   }
@@ -86,7 +88,7 @@ MemoryForecast forecast_memory(const ModelShape& one_expert, const Layout& layou
   MemoryForecast memory;
   memory.state = state_bytes(whole_model(one_expert, layout), layout, traits, per_node);
   memory.gathered = gathered_bytes(held, layout, traits);
-  memory.activations = kept_bytes(model, layout, layer, kBf16 * tokens * model.hidden / tensor);
+  memory.activations = kept_bytes(model, layout, traits, layer, kBf16 * tokens * model.hidden / tensor);
   if (layout.fp8 && traits.delayed_scales) memory.activations += fp8_bytes(model, tokens) / tensor;
   memory.logits = traits.logit_bytes * tokens * model.vocab / tensor;
   memory.overhead = kContext + (traits.python ? kFragmentation * memory.total() : 0.0);

@@ -121,6 +121,20 @@ TEST_CASE("memory: a shard of twice the ranks holds half of the state") {
   CHECK(few.activations == many.activations);
 }
 
+TEST_CASE("memory: selective checkpointing that computes no product again keeps whole layers") {
+  Traits keeps = traits(Stack::kMegatron);
+  keeps.selective = 0.0;
+  Layout layout = on(16, 32), none = layout;
+  layout.checkpointing = spec::Checkpointing::kSelective;
+  none.checkpointing = spec::Checkpointing::kNone;
+  const auto of = [](const Layout& one, const Traits& stack) {
+    return forecast_memory(k7B, one, stack, 8).activations;
+  };
+
+  CHECK(of(layout, traits(Stack::kMegatron)) < 0.5 * of(none, keeps));
+  CHECK(of(layout, keeps) >= of(none, keeps));
+}
+
 TEST_CASE("memory: fused kernels keep less for backward, and states in bf16 take half") {
   Layout layout = on(16, 32);
   layout.checkpointing = spec::Checkpointing::kNone;
