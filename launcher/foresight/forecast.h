@@ -12,6 +12,7 @@
 #include "launcher/cluster/catalogue.h"
 #include "launcher/forecast/certainty.h"
 #include "launcher/forecast/failures.h"
+#include "launcher/forecast/memory.h"
 #include "launcher/forecast/search.h"
 #include "launcher/runs/common.h"
 
@@ -45,6 +46,7 @@ struct Written {
   // Of a rank. Active: what tensors and libraries take. Reserved: with what a caching allocator loses. The built-in trainer's
   // plan loses nothing, so both are one.
   double active_bytes = 0.0, reserved_bytes = 0.0, usable_bytes = 0.0;
+  Interval reserved_between;       // four of five runs
   std::vector<std::string> mends;  // where it does not fit: what would
 };
 
@@ -56,8 +58,11 @@ struct ForecastLine {
   StepForecast step;                     // of the best, corrected by what was measured
   Estimate estimate;                     // of its rate
   std::optional<int64_t> planned_bytes;  // of a rank, by the built-in trainer's own plan
-  double efficiency = 0.0;               // speed of a node, relative to the machine's first line
-  double efficiency_deviation = 0.0;     // of its logarithm
+  // Returns what a rank of the best layout holds, by that plan or else by the estimate; and what four of five hold.
+  double held_bytes() const { return planned_bytes ? static_cast<double>(*planned_bytes) : best->bytes; }
+  Interval held_between() const { return times(planned_bytes ? kHeldOfPlan : kHeldOfEstimate, held_bytes()); }
+  double efficiency = 0.0;            // speed of a node, relative to the machine's first line
+  double efficiency_deviation = 0.0;  // of its logarithm
   Saving saving;
   std::optional<double> hours, dollars;  // to train --tokens, with what saving and failures cost
   int64_t combinations = 0;
@@ -90,6 +95,8 @@ bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded);
 
 // "full_shard over 8, tensor 1, micro-batch 2 x 1, checkpointing none"
 std::string layout_text(const Layout& layout);
+// "36.0 to 56.4", in GB.
+std::string gigabytes_text(const Interval& bytes);
 
 void print_forecast(const ForecastReport& report);
 std::string to_json(const ForecastReport& report);

@@ -91,6 +91,8 @@ void fields(auto& visit, const Written& written) {
   visit("fits", written.sure.has_value());
   visit("active_bytes", written.active_bytes, base::decimals(0));
   visit("reserved_bytes", written.reserved_bytes, base::decimals(0));
+  visit("reserved_between", std::vector{written.reserved_between.low, written.reserved_between.high},
+        base::decimals(0));
   visit("usable_bytes", written.usable_bytes, base::decimals(0));
   visit("layout", written.layout);
   if (!written.sure) {
@@ -117,10 +119,12 @@ void fields(auto& visit, const ForecastLine& line) {
   if (line.best) {
     visit("best", line.best->layout);
     fields(visit, line.step);
+    const Interval held = line.held_between();
     visit("efficiency", line.efficiency, base::significant(6));
     interval_fields(visit, line.step, line.estimate, [&](auto& interval) {
       constexpr base::Digits kDigits = base::significant(6);
       interval("efficiency", interval_of(line.efficiency, line.efficiency_deviation), kDigits);
+      interval("held_bytes", std::vector{held.low, held.high}, base::decimals(0));
       if (line.hours) interval("hours", interval_of(*line.hours, line.estimate.deviation, true), kDigits);
       if (line.dollars)
         interval("dollars", interval_of(*line.dollars, line.estimate.deviation, true), kDigits);

@@ -27,6 +27,10 @@ std::string layout_text(const Layout& layout) {
   return text;
 }
 
+std::string gigabytes_text(const Interval& bytes) {
+  return fmt::format("{:.1f} to {:.1f}", bytes.low / 1e9, bytes.high / 1e9);
+}
+
 namespace {
 
 // "8.63 (7.41 to 10.05)"
@@ -74,12 +78,11 @@ void print_line(const ForecastLine& line) {
       fmt::format("{:.3f} to {:.3f}", line.step.seconds / rate.high, line.step.seconds / rate.low);
   const std::string compared =
       line.efficiency_deviation > 0.0 ? "± " + percent_text(line.efficiency_deviation) : "";
-  print_text("{:<16}{:>6}{:>10.3f}{:>20}{:>14}{:>9.1f}{:>7}{:>10.1f} %{:>7}{:>8.1f}  {}", line.machine,
+  print_text("{:<16}{:>6}{:>10.3f}{:>20}{:>14}{:>9.1f}{:>7}{:>10.1f} %{:>7}{:>8.1f}{:>16}  {}", line.machine,
              line.nodes, line.step.seconds, seconds,
              with_thousands(std::llround(line.step.tokens_per_second())), line.step.model_flops / 1e12,
              "± " + percent_text(line.estimate.deviation), 100.0 * line.efficiency, compared,
-             (line.planned_bytes ? static_cast<double>(*line.planned_bytes) : line.best->bytes) / 1e9,
-             layout_text(line.best->layout));
+             line.held_bytes() / 1e9, gigabytes_text(line.held_between()), layout_text(line.best->layout));
   const std::string sure = percent_text(line.estimate.deviation);
   if (line.hours) print_text("; {:.1f} h ± {}", *line.hours, sure);
   if (line.dollars) print_text(", {} dollars ± {}", with_thousands(std::llround(*line.dollars)), sure);
@@ -89,7 +92,8 @@ void print_line(const ForecastLine& line) {
 void print_memory(const Written& written) {
   if (written.active_bytes != written.reserved_bytes)
     print_text("{:.1f} GB active, ", written.active_bytes / 1e9);
-  print_text("{:.1f} GB reserved of {:.1f}", written.reserved_bytes / 1e9, written.usable_bytes / 1e9);
+  print_text("{:.1f} GB reserved ({}) of {:.1f}", written.reserved_bytes / 1e9,
+             gigabytes_text(written.reserved_between), written.usable_bytes / 1e9);
 }
 
 void print_written(const Written& written) {
@@ -134,8 +138,8 @@ void print_forecast(const ForecastReport& report) {
     for (const std::string& reason : line.reasons) print_text("  because    {}\n", reason);
     print_saving(line.saving, line.step);
   }
-  print_text("{:<16}{:>6}{:>10}{:>20}{:>14}{:>9}{:>7}{:>12}{:>7}{:>8}  best layout{}\n", "machine", "nodes",
-             "step s", "80 %", "tokens/s", "TFLOP/s", "80 %", "efficiency", "80 %", "GB",
+  print_text("{:<16}{:>6}{:>10}{:>20}{:>14}{:>9}{:>7}{:>12}{:>7}{:>8}{:>16}  best layout{}\n", "machine",
+             "nodes", "step s", "80 %", "tokens/s", "TFLOP/s", "80 %", "efficiency", "80 %", "GB", "80 %",
              report.tokens > 0.0 ? fmt::format("; {:.3g} tokens take", report.tokens) : "");
   for (const ForecastLine& line : report.lines) print_line(line);
   std::set<std::string> told;

@@ -60,8 +60,9 @@ std::vector<std::string> mends_here(const spec::JobSpec& spec, bool own, const Q
     bool fits = false;
     const double bytes = bytes_of(spec, own, question, one, fits);
     if (fits && count > 0)
-      mends.push_back(fmt::format("with {}: {:.1f} GB, {:.0f} % are left",
+      mends.push_back(fmt::format("with {}: {:.1f} GB ({}), {:.0f} % are left",
                                   fmt::join(changes(layout, one.layout), ", "), bytes / 1e9,
+                                  gigabytes_text(times(own ? kHeldOfPlan : kHeldOfEstimate, bytes)),
                                   100.0 * (1.0 - bytes / usable)));
   }
   return mends;
@@ -74,8 +75,9 @@ std::vector<std::string> mends_with_nodes(Question question) {
     question.global_batch = std::max<int64_t>(question.global_batch, per_node * question.nodes);
     const Answer answer = search(question);
     if (answer.best)
-      return {fmt::format("on {} nodes: {}, {:.1f} GB", question.nodes, layout_text(answer.best->layout),
-                          answer.best->bytes / 1e9)};
+      return {fmt::format("on {} nodes: {}, {:.1f} GB ({})", question.nodes, layout_text(answer.best->layout),
+                          answer.best->bytes / 1e9,
+                          gigabytes_text(times(kHeldOfEstimate, answer.best->bytes)))};
   }
   return {fmt::format("nothing: no layout fits up to {} nodes", kMostNodes)};
 }
@@ -98,6 +100,7 @@ std::optional<Written> written_layout(const spec::JobSpec& spec, bool own, const
     written.active_bytes = written.reserved_bytes = static_cast<double>(planned.bytes);
     fits = planned.fits;
   }
+  written.reserved_between = times(own ? kHeldOfPlan : kHeldOfEstimate, written.reserved_bytes);
   if (fits) {
     written.sure = foresee(question, *layout, belief);
     return written;

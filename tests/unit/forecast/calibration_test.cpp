@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/forecast/memory.h"
 #include "launcher/forecast/search.h"
 #include "tests/unit/forecast/fit.h"
 
@@ -172,6 +173,62 @@ TEST_CASE(
   CHECK(scores.rows.mean() <= 0.12);
   CHECK(scores.rows.share() >= 0.75);
   CHECK(scores.rows.share() <= 0.85);
+}
+
+namespace {
+
+// The normal distribution of the logarithms of what runs held over what is estimated. Publications count alike.
+struct Held {
+  double mean = 0.0, deviation = 0.0;
+
+  explicit Held(const std::map<std::string, std::vector<double>>& publications,
+                const std::string& without = "") {
+    double squares = 0.0, count = 0.0;
+    for (const auto& [name, logarithms] : publications) {
+      if (name == without) continue;
+      ++count;
+      for (const double one : logarithms) {
+        mean += one / static_cast<double>(logarithms.size());
+        squares += one * one / static_cast<double>(logarithms.size());
+      }
+    }
+    mean /= count;
+    deviation = std::sqrt(squares / count - mean * mean);
+  }
+  double low() const { return std::exp(mean - kFourOfFive * deviation); }
+  double high() const { return std::exp(mean + kFourOfFive * deviation); }
+};
+
+}  // namespace
+
+TEST_CASE("calibration: what runs of a publication hold lies four times of five where the others say") {
+  std::map<std::string, std::vector<double>> publications;
+  std::string table;
+  double held = 0.0, count = 0.0;
+  for (const Row& row : rows()) {
+    if (row.memory == 0.0) continue;
+    const double estimate =
+        launcher::forecast_memory(row.model, row.layout, row.traits, row.machine.per_node).total();
+    publications[row.publication].push_back(std::log(row.memory / estimate));
+    table += fmt::format("{:<30}{:>6.1f} GB, estimated {:>6.1f}\n", row.id, row.memory / 1e9, estimate / 1e9);
+  }
+  for (const auto& [name, logarithms] : publications) {
+    const Held others(publications, name);
+    for (const double one : logarithms) {
+      held += one >= std::log(others.low()) && one <= std::log(others.high()) ? 1.0 : 0.0;
+      ++count;
+    }
+  }
+  const Held all(publications);
+  MESSAGE(table, "between ", all.low(), " and ", all.high(),
+          " of the estimate; left out a publication at a time, ", 100.0 * held / count, " % of ", count);
+
+  CHECK_EQ(publications.size(), 7);
+  CHECK_EQ(count, 53);
+  CHECK(held >= 0.75 * count);
+  CHECK(held <= 0.85 * count);
+  CHECK(launcher::kHeldOfEstimate.low == doctest::Approx(all.low()).epsilon(0.005));
+  CHECK(launcher::kHeldOfEstimate.high == doctest::Approx(all.high()).epsilon(0.005));
 }
 
 TEST_CASE(

@@ -12,6 +12,7 @@ namespace {
 using spec::TomlValue;
 
 constexpr const char* kFolder = SOURCE_DIR "/tests/unit/forecast";
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 
 TomlValue read(const std::string& path) {
   const auto text = base::read_file(path);
@@ -142,6 +143,7 @@ Row row_of(const Item& item, const TomlValue& tables, const std::string& publica
   row.rate = item.find("rate") != nullptr
                  ? item.number("rate", 0.0)
                  : item.at("tflops_6n").floating * 1e12 / (6.0 * row.model.parameters());
+  row.memory = item.number("memory", 0.0) * kGib;
   return row;
 }
 

@@ -26,7 +26,8 @@ struct Row {
   launcher::Layout layout;
   launcher::Traits traits;
   Offered offered;
-  double rate = 0.0;  // tokens/s of one accelerator, as published
+  double rate = 0.0;    // tokens/s of one accelerator, as published
+  double memory = 0.0;  // bytes of the fullest accelerator, as published; 0: nothing is said
 };
 
 // Returns the rows of all publications, by the names of their files.

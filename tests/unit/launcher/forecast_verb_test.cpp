@@ -138,6 +138,8 @@ TEST_CASE(
   REQUIRE(written->sure);
   CHECK(written->active_bytes < written->reserved_bytes);
   CHECK(written->reserved_bytes <= written->usable_bytes);
+  CHECK(written->reserved_between.low < written->reserved_bytes);
+  CHECK(written->reserved_between.high > 1.2 * written->reserved_bytes);
   CHECK(written->mends.empty());
   ForecastReport report;
   report.written = written;
