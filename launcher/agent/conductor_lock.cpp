@@ -21,6 +21,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/process_files.h"
 #include "runtime/contract/rank_env.h"
 
 namespace shardrun::launcher {
@@ -56,20 +57,13 @@ std::string this_pid_namespace() {
   return length > 0 ? std::string(name.data(), static_cast<size_t>(length)) : "-";
 }
 
-// Returns field 22 of /proc/<pid>/stat: two processes with the same pid never share it. 0 when there is no such
-// process, or it is dead and its parent has not asked how it ended; nullopt when nobody can tell.
-std::optional<unsigned long long> process_start_time(pid_t pid) {
-  const auto text = base::read_file(fmt::format("/proc/{}/stat", pid), /*limit_bytes=*/4096);
-  if (!text && text.error().code() == Code::kNotFound) return 0;
-  if (!text) return std::nullopt;
-  const size_t end = text->rfind(')');
-  if (end == std::string::npos) return std::nullopt;
-  std::istringstream fields(text->substr(end + 1));
-  std::string field;
-  fields >> field;  // field 3, the state
-  if (field == "Z" || field == "X") return 0;
-  for (int i = 4; i <= 22; ++i) fields >> field;
-  return std::strtoull(field.c_str(), nullptr, 10);
+// Two processes with the same pid never share it. 0 when there is no such process, or it is dead and its parent has not
+// asked how it ended; nullopt when nobody can tell.
+std::optional<uint64_t> process_start_time(pid_t pid) {
+  const auto stat = base::read_process_stat(pid);
+  if (!stat && stat.error().code() == Code::kNotFound) return 0;
+  if (!stat) return std::nullopt;
+  return stat->has_ended() ? 0 : stat->start_time;
 }
 
 // Returns -1 for a file that is none of the log.

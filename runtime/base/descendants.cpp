@@ -19,6 +19,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/process_files.h"
 
 namespace shardrun::base {
 namespace {
@@ -36,13 +37,7 @@ std::map<pid_t, Entry> process_table() {
   while (const dirent* entry = ::readdir(directory.get())) {
     const pid_t pid = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
     if (pid <= 0) continue;
-    const auto text = read_file(fmt::format("/proc/{}/stat", pid), /*limit_bytes=*/4096);
-    if (!text) continue;
-    // "pid (name) state parent …"; the name may hold anything, so read from the last ')'.
-    const size_t end = text->rfind(')');
-    if (end == std::string::npos || end + 4 >= text->size()) continue;
-    const char state = (*text)[end + 2];
-    table[pid] = {static_cast<pid_t>(std::strtol(text->c_str() + end + 4, nullptr, 10)), state == 'Z'};
+    if (const auto stat = read_process_stat(pid)) table[pid] = {stat->parent, stat->state == 'Z'};
   }
   return table;
 }
@@ -86,9 +81,8 @@ std::optional<std::vector<pid_t>> children_of(pid_t pid) {
         read_file(fmt::format("{}/{}/children", tasks, thread->d_name), /*limit_bytes=*/1 << 16);
     if (!children) continue;
     if (!found) found.emplace();
-    char* next = nullptr;
-    for (const char* at = children->c_str(); const long child = std::strtol(at, &next, 10); at = next)
-      found->push_back(static_cast<pid_t>(child));
+    const std::vector<pid_t> more = parse_children(*children);
+    found->insert(found->end(), more.begin(), more.end());
   }
   return found;
 }
@@ -152,10 +146,8 @@ void DescendantReaper::collect_orphans(const std::set<pid_t>& keep) {
 }
 
 char process_state(pid_t pid) {
-  const auto text = read_file(fmt::format("/proc/{}/stat", pid), /*limit_bytes=*/4096);
-  if (!text) return '?';
-  const size_t end = text->rfind(") ");
-  return end == std::string::npos || end + 2 >= text->size() ? '?' : (*text)[end + 2];
+  const auto stat = read_process_stat(pid);
+  return stat ? stat->state : '?';
 }
 
 int64_t resident_bytes_of_tree(pid_t root) {
@@ -165,11 +157,9 @@ int64_t resident_bytes_of_tree(pid_t root) {
   while (!open.empty()) {
     const pid_t pid = open.back();
     open.pop_back();
-    // "size resident shared …", in pages.
     const auto memory = read_file(fmt::format("/proc/{}/statm", pid), /*limit_bytes=*/4096);
     if (!memory) continue;
-    const size_t blank = memory->find(' ');
-    if (blank != std::string::npos) bytes += std::strtoll(memory->c_str() + blank, nullptr, 10) * page;
+    bytes += parse_resident_pages(*memory) * page;
     const auto children = children_of(pid);
     if (children) open.insert(open.end(), children->begin(), children->end());
   }

@@ -15,10 +15,11 @@
 #include <ctime>
 #include <memory>
 #include <span>
-#include <sstream>
 #include <string>
 
 #include <fmt/format.h>
+
+#include "runtime/base/process_files.h"
 
 namespace shardrun::rank {
 namespace {
@@ -31,28 +32,15 @@ constexpr uint64_t kLargestEnvironment = 4 << 20;  // bytes
 constexpr int kMostPasses = 250;                   // over all processes, 20 ms apart
 
 // Whether a process whose environment reads empty may have one all the same: while it executes another program, the
-// kernel has dropped the old one's environment and not yet set the new one's. proc(5): of /proc/<pid>/stat, field 3 is
-// the state, 9 the flags, 26 where the code begins (0 until the new program is whole), 50 and 51 the environment's first
-// and last address, which are equal for a moment before that.
+// kernel has dropped the old one's environment and not yet set the new one's: its code begins at 0 until the new program is
+// whole, and for a moment before that the environment's first and last address are equal.
 bool is_between_programs(pid_t pid) {
-  constexpr unsigned long kKernelThread = 0x00200000;  // PF_KTHREAD
-  const auto text = base::read_file(fmt::format("/proc/{}/stat", pid), /*limit_bytes=*/4096);
-  const size_t name_end = text ? text->rfind(") ") : std::string::npos;
-  if (name_end == std::string::npos) return false;
-  std::istringstream fields(text->substr(name_end + 2));
-  char state = 'X';
-  unsigned long flags = 0, code = 0, first = 0, last = 0;
-  std::string field;
-  fields >> state;
-  for (int number = 4; number <= 51 && fields >> field; ++number) {
-    const unsigned long value = std::strtoul(field.c_str(), nullptr, 10);
-    if (number == 9) flags = value;
-    if (number == 26) code = value;
-    if (number == 50) first = value;
-    if (number == 51) last = value;
-  }
-  const bool is_a_program = state != 'Z' && state != 'X' && (flags & kKernelThread) == 0;
-  const bool has_none = code != 0 && first == last && last != 0;
+  constexpr uint64_t kKernelThread = 0x00200000;  // PF_KTHREAD
+  const auto stat = base::read_process_stat(pid);
+  if (!stat) return false;
+  const bool is_a_program = !stat->has_ended() && (stat->flags & kKernelThread) == 0;
+  const bool has_none =
+      stat->code_begin != 0 && stat->environment == stat->environment_end && stat->environment_end != 0;
   return is_a_program && !has_none;
 }
 

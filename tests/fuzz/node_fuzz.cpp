@@ -1,5 +1,5 @@
 // Runs libFuzzer over what a node says to a rank: its environment, its command line, and files of the kernel, which lie in a
-// folder here. The place that a rank is told is one of its job's.
+// folder here or are a text. The place that a rank is told is one of its job's.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -17,6 +17,7 @@
 #include "launcher/submit/node_systems.h"
 #include "plugins/spank/option.h"
 #include "runtime/base/allowance.h"
+#include "runtime/base/process_files.h"
 #include "runtime/base/result.h"
 #include "runtime/base/text.h"
 #include "runtime/contract/rank_env.h"
@@ -98,6 +99,26 @@ void check_cores(const Root& root) {
   SHARDRUN_CHECK(left.empty());
 }
 
+// Whatever a program is called, the numbers behind its name are read; the input is a name, too.
+void check_process(const std::string& text) {
+  (void)base::parse_process_stat(text);
+  const auto named = base::parse_process_stat("7 (" + text +
+                                              ") S 3 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99 10 11 12 "
+                                              "400 13 14 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 15 "
+                                              "16 17 18 19 500 600 0\n");
+  SHARDRUN_CHECK(named && named->state == 'S' && named->parent == 3 && named->flags == 4194560);
+  SHARDRUN_CHECK(named->start_time == 99 && named->code_begin == 400);
+  SHARDRUN_CHECK(named->environment == 500 && named->environment_end == 600);
+  std::string written;
+  const std::vector<pid_t> children = base::parse_children(text);
+  for (const pid_t child : children) {
+    SHARDRUN_CHECK(child > 0);
+    written += std::to_string(child) + " ";
+  }
+  SHARDRUN_CHECK(base::parse_children(written) == children);
+  SHARDRUN_CHECK(base::parse_resident_pages(text) >= 0);
+}
+
 void check_facts(const Root& root, const std::string& text) {
   const auto facts = launcher::read_node_facts(root.path, text.substr(0, 64), root.path);
   SHARDRUN_CHECK(facts.memory_bytes >= 0);
@@ -113,6 +134,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check_environment(text);
   check_limits(kRoot, text);
   check_cores(kRoot);
+  check_process(text);
   check_facts(kRoot, text);
   if (const auto job = spank::find_option(spank::split_at_zeros(text)))
     (void)spank::absolute_spec(*job, "/home");
