@@ -45,12 +45,9 @@ Result<int64_t> tokens_of(const std::string& begin, int64_t bytes, const std::st
   if (begin.size() < sizeof header) return damaged("it ends inside its header");
   std::memcpy(&header, begin.data(), sizeof header);
   if (header.byte_order != record::kByteOrderMark || header.version != record::kTokenFileVersion) return 0;
-  if (header.checksum != record::header_checksum(header))
-    return damaged("its header does not match its checksum");
-  const size_t payload = record::payload_bytes(header);
-  const size_t whole = sizeof header + payload + record::blocks_of(payload) * sizeof(uint32_t);
-  if (static_cast<size_t>(bytes) != whole)
-    return damaged(fmt::format("it has {} bytes in the place of {}", bytes, whole));
+  if (const std::string fault = record::header_fault(header); !fault.empty()) return damaged(fault);
+  if (const std::string fault = record::size_fault(header, static_cast<uint64_t>(bytes)); !fault.empty())
+    return damaged(fault);
   return static_cast<int64_t>(header.tokens);
 }
 

@@ -1,17 +1,16 @@
 #include "launcher/submit/tokenizer_lint.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <optional>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "launcher/submit/data_files.h"
 #include "runtime/base/io.h"
-#include "runtime/record/token_file_format.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -20,25 +19,11 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kLargestTokenizer = 64 << 20;  // bytes
 
-// What a data file is, as its first bytes tell.
-struct DataFile {
-  bool is_read = false;                           // false: nothing is known of it
-  std::optional<record::TokenFileHeader> tokens;  // of a token file; plain text has none
-};
-
 DataFile look_at(const std::string& path) {
-  record::TokenFileHeader header;
+  std::array<char, sizeof(record::TokenFileHeader)> begin{};
   std::ifstream file(path, std::ios::binary);
-  file.read(reinterpret_cast<char*>(&header), sizeof header);
-  const std::streamsize got = file.gcount();
-  if (got <= 0) return {};
-  const std::string_view magic(header.magic.data(), header.magic.size());
-  if (got < static_cast<std::streamsize>(magic.size()) || magic != record::kTokenFileMagic)
-    return {true, std::nullopt};
-  if (got < static_cast<std::streamsize>(sizeof header) || header.version != record::kTokenFileVersion ||
-      header.byte_order != record::kByteOrderMark)
-    return {};
-  return {true, header};
+  file.read(begin.data(), begin.size());
+  return data_file_of(std::string_view(begin.data(), static_cast<size_t>(file.gcount())));
 }
 
 std::string_view kind_of(const record::TokenFileHeader& header) {
@@ -84,6 +69,18 @@ std::vector<std::pair<std::string, std::string>> data_files(const spec::JobSpec&
 }
 
 }  // namespace
+
+DataFile data_file_of(std::string_view begin) {
+  if (begin.empty()) return {};
+  if (!begin.starts_with(record::kTokenFileMagic)) return {true, std::nullopt};
+  record::TokenFileHeader header;
+  if (begin.size() < sizeof header) return {};
+  std::memcpy(&header, begin.data(), sizeof header);
+  const bool is_ours =
+      header.version == record::kTokenFileVersion && header.byte_order == record::kByteOrderMark;
+  if (!is_ours || !record::header_fault(header).empty()) return {};
+  return {true, header};
+}
 
 std::vector<std::string> lint_tokenizer(const spec::JobSpec& spec, const std::string& working_directory) {
   if (!spec.program.command.empty() || spec.model.init == "random") return {};

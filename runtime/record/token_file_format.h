@@ -85,4 +85,9 @@ inline constexpr size_t blocks_of(size_t payload) {
   return (payload + kBlockBytes - 1) / kBlockBytes;
 }
 
+// Returns what is wrong with a header of this version on its own, e.g. "its vocabulary is 0"; empty if nothing is.
+std::string header_fault(const TokenFileHeader& header);
+// Returns what is wrong with the size of its file, where nothing is with the header.
+std::string size_fault(const TokenFileHeader& header, uint64_t file_bytes);
+
 }  // namespace shardrun::record

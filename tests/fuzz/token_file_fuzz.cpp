@@ -1,13 +1,15 @@
 // Runs libFuzzer over token files: each input as it stands, and again with checksums that hold, so that what lies
-// behind them is reached too.
+// behind them is reached too; and over their beginnings, of which the launcher says what the files are.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "launcher/submit/tokenizer_lint.h"
 #include "runtime/base/io.h"
 #include "runtime/base/result.h"
 #include "runtime/record/token_file_format.h"
@@ -51,11 +53,25 @@ std::string with_checksums(std::string text) {
   return text;
 }
 
+// Whatever the launcher knows of a file by its beginning, the trainer says, too.
+void check_beginning(const std::string& bytes) {
+  const auto known =
+      launcher::data_file_of(std::string_view(bytes).substr(0, sizeof(record::TokenFileHeader)));
+  const auto file = TokenFile::parse(bytes_of(bytes), "fuzz");
+  SHARDRUN_CHECK(known.is_read || (!file && !known.tokens));
+  SHARDRUN_CHECK(!file || (known.tokens && known.tokens->tokens == static_cast<uint64_t>(file->tokens())));
+  if (!known.tokens) return;
+  SHARDRUN_CHECK(record::header_fault(*known.tokens).empty());
+  SHARDRUN_CHECK(!record::size_fault(*known.tokens, bytes.size()).empty() ||
+                 known.tokens->tokens <= bytes.size());
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   for (const std::string& bytes : {text, with_checksums(text)}) {
+    check_beginning(bytes);
     const auto file = TokenFile::parse(bytes_of(bytes), "fuzz");
     if (!file) continue;
     // What is accepted can be read everywhere, and its documents fill it.

@@ -17,28 +17,6 @@ bool TokenFile::recognises(std::span<const std::byte> bytes) {
          std::memcmp(bytes.data(), record::kTokenFileMagic.data(), record::kTokenFileMagic.size()) == 0;
 }
 
-namespace {
-
-// Returns what is wrong with the header on its own; empty if nothing is.
-std::string header_fault(const record::TokenFileHeader& header) {
-  if (header.checksum != record::header_checksum(header)) return "its header does not match its checksum";
-  if (header.vocabulary < 1 || header.vocabulary > record::kMaximumVocabulary)
-    return fmt::format("its vocabulary is {}", header.vocabulary);
-  if (header.token_bytes != record::token_bytes_for(header.vocabulary))
-    return fmt::format("its tokens of {} bytes do not fit its vocabulary", header.token_bytes);
-  if (header.tokens < 1 || header.documents < 1 || header.documents > header.tokens)
-    return fmt::format("it holds {} documents and {} tokens", header.documents, header.tokens);
-  if (std::find(header.tokenizer.begin(), header.tokenizer.end(), '\0') == header.tokenizer.end())
-    return "its tokenizer's name has no end";
-  for (const int32_t id : header.special) {
-    if (id < -1 || id >= static_cast<int32_t>(header.vocabulary))
-      return fmt::format("its special token {} is outside of its vocabulary", id);
-  }
-  return "";
-}
-
-}  // namespace
-
 Result<TokenFile> TokenFile::parse(std::span<const std::byte> bytes, const std::string& name) {
   const auto corrupt = [&](const std::string& what) {
     return Error(Code::kCorrupt,
@@ -54,13 +32,10 @@ Result<TokenFile> TokenFile::parse(std::span<const std::byte> bytes, const std::
                              "of another byte order; make it again with shardrun data",
                              name, header.version, record::kTokenFileVersion));
   }
-  if (const std::string fault = header_fault(header); !fault.empty()) return corrupt(fault);
   const size_t size = bytes.size();
-  if (header.tokens > size / header.token_bytes || header.documents > size / sizeof(uint64_t))
-    return corrupt(fmt::format("it ends after {} bytes", size));
+  if (const std::string fault = record::header_fault(header); !fault.empty()) return corrupt(fault);
+  if (const std::string fault = record::size_fault(header, size); !fault.empty()) return corrupt(fault);
   const size_t payload = record::payload_bytes(header);
-  const size_t expected = sizeof(header) + payload + record::blocks_of(payload) * sizeof(uint32_t);
-  if (size != expected) return corrupt(fmt::format("it has {} bytes in the place of {}", size, expected));
 
   TokenFile file;
   file.name_ = name;

@@ -2,8 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <fstream>
 
+#include "runtime/record/token_file_format.h"
 #include "tests/support/token_files.h"
 
 using namespace shardrun;
@@ -79,6 +82,23 @@ TEST_CASE("data files: of token files the header is believed, and one that is no
   std::filesystem::resize_file(all, 50);
   CHECK(job.refusal(job.spec("\"t\"")) ==
         "job.toml:8:10: t is damaged: it ends inside its header; make it again with shardrun data");
+}
+
+TEST_CASE(
+    "data files: a header that names more tokens than there are bytes is refused, though its checksum "
+    "holds") {
+  const Job job;
+  const std::string path =
+      tests::token_file(job, "t", data::byte_tokenizer_facts(), {{1, 2, 3, 4, 5, 6, 7, 8, 0}});
+  record::TokenFileHeader header;
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.read(reinterpret_cast<char*>(&header), sizeof header);
+  header.tokens += uint64_t{1} << 63;  // whose bytes are as many, modulo 2^64
+  header.checksum = record::header_checksum(header);
+  file.seekp(0).write(reinterpret_cast<const char*>(&header), sizeof header).flush();
+
+  CHECK(job.refusal(job.spec("\"t\"")) ==
+        "job.toml:8:10: t is damaged: it ends after 124 bytes; make it again with shardrun data");
 }
 
 TEST_CASE("data files: held-out text that is trained on, too, and JSON lines as text are warned of") {

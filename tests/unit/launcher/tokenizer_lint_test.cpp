@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "runtime/trainer/data/tokenizer.h"
 #include "tests/support/token_files.h"
@@ -74,6 +75,18 @@ TEST_CASE("tokenizers: token files are those of any tokenizer beside the weights
   CHECK(job.warnings(job.tokens("words", "vocab.txt")).size() == 1);
   job.bring("vocab.txt", "vocab.txt");
   CHECK(job.warnings("words").empty());
+}
+
+TEST_CASE("tokenizers: nothing is said of the tokenizer that a damaged header names") {
+  const Job job;
+  job.bring("bpe/smollm2/tokenizer.json", "tokenizer.json");
+  job.tokens("bytes", "byte");
+  REQUIRE(job.warnings("bytes").size() == 1);
+  std::fstream(job.path() + "/bytes", std::ios::in | std::ios::out).seekp(40) << "\x1b[2J";
+  CHECK(job.warnings("bytes").empty());
+  CHECK_FALSE(data_file_of("SHRDTOKS").is_read);
+  CHECK(data_file_of("SHRDTOK").is_read);
+  CHECK_FALSE(data_file_of("").is_read);
 }
 
 TEST_CASE("tokenizers: a run is not read with another tokenizer than that of its data without a word") {
