@@ -49,11 +49,14 @@ std::string words() {
   return all + "reduce=bf16 or reduce=fp32";
 }
 
+// More than any cluster has of anything, and products of three of them are numbers, too.
+constexpr int kLargestDegree = 1 << 15;
+
 Result<void> set_degree(int& degree, std::string_view word, std::string_view value) {
   int number = 0;
   const auto [end, wrong] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (wrong != std::errc() || end != value.data() + value.size() || number < 1)
-    return Error(Code::kInvalid, fmt::format("{}: write a whole number above 0", word));
+  if (wrong != std::errc() || end != value.data() + value.size() || number < 1 || number > kLargestDegree)
+    return Error(Code::kInvalid, fmt::format("{}: write a whole number of 1 to {}", word, kLargestDegree));
   degree = number;
   return {};
 }

@@ -57,13 +57,24 @@ TEST_CASE("software: a word that nobody knows is answered with those that there 
   CHECK(refusal("torchtitan,compiled")
             .starts_with("--software: compiled: unknown; behind the stack stand tensor=N, compile, "));
   CHECK(refusal("torchtitan,reduce=int8").starts_with("--software: reduce=int8: unknown; "));
-  CHECK(refusal("megatron,pipeline=0") == "--software: pipeline=0: write a whole number above 0");
-  CHECK(refusal("megatron,tensor=two") == "--software: tensor=two: write a whole number above 0");
+  CHECK(refusal("megatron,pipeline=0") == "--software: pipeline=0: write a whole number of 1 to 32768");
+  CHECK(refusal("megatron,tensor=two") == "--software: tensor=two: write a whole number of 1 to 32768");
   CHECK(refusal("megatron,chunks=2").find("are of pipelines") != std::string::npos);
   CHECK(refusal("megatron,pipeline=4,chunks=2,zero_bubble").find("leave out one") != std::string::npos);
   CHECK(refusal("megatron,experts=8,active=9").find("cannot have more") != std::string::npos);
   CHECK(refusal("megatron,experts=8,active=2,expert_parallel=3").find("does not divide") !=
         std::string::npos);
+}
+
+TEST_CASE("software: degrees whose product no number holds are refused in a line") {
+  CHECK(refusal("megatron,pipeline=65536,chunks=65536") ==
+        "--software: pipeline=65536: write a whole number of 1 to 32768");
+  Question question;
+  question.model = k8B;
+  question.constants = fitted_constants();
+  question.given = of("megatron,pipeline=32768,chunks=32768,context=32768").given;
+  question.tensor_parallel = 32768;
+  CHECK(search(question).candidates.empty());
 }
 
 TEST_CASE("software: compiled kernels are faster, and so is a tensor group that works while it exchanges") {
