@@ -103,7 +103,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   source = {.config = text, .max_positions = 64, .name = "tiny", .tokenizer_json = kTokenizer};
   if (is_small(text)) check_gguf(source);
   (void)gguf_name(text);
-  (void)end_tokens(text);
+  const auto ends = end_tokens(text);
+  if (const auto made = config_json(kConfig, "bfloat16", 64, text); made && ends)
+    SHARDRUN_CHECK(end_tokens(*made).value() == *ends);
   for (const auto& made : {config_json(text, "float32", 64), config_json(kConfig, "bfloat16", 64, text)})
     if (made) SHARDRUN_CHECK(base::parse_json(*made).is_object());
   return 0;

@@ -1,5 +1,8 @@
 #include "runtime/trainer/weights/hf_config.h"
 
+#include <utility>
+
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json.h"
@@ -53,6 +56,11 @@ Result<std::vector<int32_t>> end_tokens(std::string_view json) {
   if (found == object.end() || found->is_null()) return ends;
   for (const nlohmann::json& one : found->is_array() ? *found : nlohmann::json::array({*found})) {
     if (!one.is_number_integer()) return base::Error(base::Code::kCorrupt, "eos_token_id is no integer");
+    const bool fits = one.is_number_unsigned() ? std::in_range<int32_t>(one.get<uint64_t>())
+                                               : std::in_range<int32_t>(one.get<int64_t>());
+    if (!fits)
+      return base::Error(base::Code::kCorrupt,
+                         fmt::format("eos_token_id is {}, an id of no vocabulary", base::json_text(one)));
     ends.push_back(one.get<int32_t>());
   }
   return ends;

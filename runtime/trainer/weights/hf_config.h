@@ -26,7 +26,7 @@ Result<std::string> config_json(const std::string& config, const std::string& dt
 std::string adapter_config_json(const spec::LoraSpec& lora, const std::string& weights);
 
 // Returns the tokens that end what a model says, as its config.json or generation_config.json names them: eos_token_id, one or
-// several; empty where it names none. kCorrupt when the text is not a JSON object, or they are no integers.
+// several; empty where it names none. kCorrupt when the text is not a JSON object, or they are no integers of 32 bits.
 Result<std::vector<int32_t>> end_tokens(std::string_view json);
 
 }  // namespace shardrun::weights

@@ -93,3 +93,12 @@ TEST_CASE("configuration: the tokens that end an answer are one, several or none
   CHECK(!end_tokens(R"({"eos_token_id": "</s>"})"));
   CHECK(!end_tokens("[]"));
 }
+
+TEST_CASE("configuration: an end token that is no id of any vocabulary is refused, and not another one") {
+  CHECK(end_tokens(R"({"eos_token_id": -1})").value() == std::vector<int32_t>{-1});
+  for (const char* id : {"4294967298", "2147483648", "-2147483649", "18446744073709551615"}) {
+    const auto ends = end_tokens(std::string(R"({"eos_token_id": [2, )") + id + "]}");
+    REQUIRE_FALSE(ends);
+    CHECK(ends.error().message() == std::string("eos_token_id is ") + id + ", an id of no vocabulary");
+  }
+}
