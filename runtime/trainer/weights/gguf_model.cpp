@@ -154,8 +154,8 @@ constexpr Tail kTails[] = {{"input_layernorm.", "attn_norm."},    {"post_attenti
                            {"mlp.gate_proj.", "ffn_gate."},       {"mlp.up_proj.", "ffn_up."},
                            {"mlp.down_proj.", "ffn_down."}};
 
-// Of any part of a model: more than a job spec may ask for.
-constexpr int64_t kLargestSize = 1 << 24;
+// Of any part of a model: more than a job spec may ask for. Of a vocabulary, whose every token takes memory here, as much.
+constexpr int64_t kLargestSize = 1 << 24, kLargestVocabulary = 1 << 22;
 
 // Throws json::exception when a member is of another type.
 Result<GgufModel> describe(const GgufSource& source) {
@@ -166,9 +166,11 @@ Result<GgufModel> describe(const GgufSource& source) {
         fmt::format("its model_type is \"{}\", and llama, qwen2 and qwen3 are served", base::visible(type)));
   const auto whole = [&](const char* key) { return config.value(key, int64_t{0}); };
   for (const char* key : {"num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
-                          "num_key_value_heads", "head_dim", "vocab_size"})
-    if (whole(key) < 1 || whole(key) > kLargestSize)
-      return refused(fmt::format("its {} is {}, and 1 to {} is served", key, whole(key), kLargestSize));
+                          "num_key_value_heads", "head_dim", "vocab_size"}) {
+    const int64_t most = std::string_view(key) == "vocab_size" ? kLargestVocabulary : kLargestSize;
+    if (whole(key) < 1 || whole(key) > most)
+      return refused(fmt::format("its {} is {}, and 1 to {} is served", key, whole(key), most));
+  }
   GgufModel model{.heads = whole("num_attention_heads"),
                   .kv_heads = whole("num_key_value_heads"),
                   .head_size = whole("head_dim"),

@@ -94,7 +94,7 @@ TEST_CASE("gguf: names, rotary factors and the tokenizer are those that llama.cp
 }
 
 TEST_CASE("gguf: a configuration whose sizes no model has is refused in a line") {
-  for (const char* size : {"0", "-404", "1099511627776"}) {
+  for (const char* size : {"0", "-404", "4194305", "1099511627776"}) {
     GgufSource forged = source("llama", "llama3");
     forged.config.replace(forged.config.find("404"), 3, size);
     const auto model = describe_gguf(forged);
