@@ -12,25 +12,13 @@
 #include "runtime/base/json_fields.h"
 #include "runtime/base/text.h"
 #include "runtime/base/visible.h"
+#include "runtime/tools/question_line.h"
 #include "runtime/trainer/generate/decoder.h"
 #include "runtime/trainer/generate/sampling.h"
 
 namespace shardrun::tools {
 
 // Found by base/json_fields.h beside the structs.
-struct QuestionLine {
-  std::string prompt;
-  std::optional<std::string> answer;
-  std::optional<std::vector<std::string>> choices;
-  std::optional<int> label;
-};
-void fields(auto& visit, base::Is<QuestionLine> auto& line) {
-  visit("prompt", line.prompt);
-  visit.where_known("answer", line.answer);
-  visit.where_known("choices", line.choices);
-  visit.where_known("label", line.label);
-}
-
 void fields(auto& visit, const Judged& judged) {
   visit("line", judged.line);
   visit("right", judged.right);
@@ -73,15 +61,6 @@ int64_t characters_of(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
 }
 
-Result<void> check_line(const QuestionLine& line) {
-  if (line.answer.has_value() == line.choices.has_value())
-    return Error(Code::kInvalid, "has not exactly one of \"answer\" and \"choices\"; write one");
-  if (!line.choices) return {};
-  if (!line.label || *line.label < 0 || *line.label >= static_cast<int>(line.choices->size()))
-    return Error(Code::kInvalid, "\"label\" is no index of \"choices\"; count from 0");
-  return {};
-}
-
 // The positions that a task takes: the last token of a choice or an answer is looked at, and not gone on from.
 int64_t positions_of(const Task& task, int64_t max_tokens) {
   size_t longest = 0;
@@ -121,8 +100,7 @@ class TaskReader {
   }
 
   Result<Task> task_of(std::string_view text) const {
-    ASSIGN_OR_RETURN(auto line, base::parse_fields<QuestionLine>(text, "this line"));
-    RETURN_IF_ERROR(check_line(line));
+    ASSIGN_OR_RETURN(auto line, parse_question_line(text));
     // A blank before an answer belongs to its first word, as tokenizers have it.
     std::string blank;
     if (!options_.encoding.talks() && line.choices) {

@@ -1,5 +1,5 @@
 // Runs libFuzzer over what a training job is given beside its spec: a checkpoint's config.json, tables of matrix products, a
-// WordPiece vocabulary and documents of JSON lines.
+// WordPiece vocabulary, documents of JSON lines, and the questions that its model is asked afterwards.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -7,10 +7,14 @@
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "runtime/base/json_fields.h"
 #include "runtime/base/result.h"
+#include "runtime/base/text.h"
 #include "runtime/spec/pretrained_config.h"
+#include "runtime/tools/question_line.h"
 #include "runtime/trainer/data/documents.h"
 #include "runtime/trainer/data/tokenizer.h"
 #include "runtime/trainer/data/tokenizer_kinds.h"
@@ -53,6 +57,20 @@ void check_documents(const std::string& path, size_t size) {
   SHARDRUN_CHECK(read == count);
 }
 
+// What is accepted can be judged, and is the same when it is written and read again.
+void check_questions(std::string_view text) {
+  while (!text.empty()) {
+    const auto line = tools::parse_question_line(base::take_line(text));
+    if (!line) continue;
+    SHARDRUN_CHECK(line->answer.has_value() != line->choices.has_value());
+    SHARDRUN_CHECK(!line->choices ||
+                   (*line->label >= 0 && std::cmp_less(*line->label, line->choices->size())));
+    const auto again = tools::parse_question_line(base::json_of(*line));
+    SHARDRUN_CHECK(again && again->prompt == line->prompt && again->answer == line->answer &&
+                   again->choices == line->choices && again->label == line->label);
+  }
+}
+
 void check_vocabulary(const std::string& path, const std::string& text) {
   const auto tokenizer = data::open_wordpiece_tokenizer(path);
   if (!tokenizer) return;
@@ -72,6 +90,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       (void)spec::model_of(*read, "config.json", trainer);
   }
   check_products(text);
+  check_questions(text);
   check_documents(kFolder.file("documents.jsonl", text), size);
   check_vocabulary(kFolder.file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n" + text), text);
   check_vocabulary(kFolder.file("vocab.txt", text), text);
