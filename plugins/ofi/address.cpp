@@ -24,19 +24,6 @@ using common::Reader;
 
 constexpr uint32_t kMagic = 0x346f7273;  // "sro4"
 
-// Returns the name of the interface with the default route; empty if there is none.
-std::string default_route_interface() {
-  std::ifstream routes("/proc/net/route");
-  std::string line;
-  std::getline(routes, line);
-  while (std::getline(routes, line)) {
-    std::istringstream fields(line);
-    std::string name, destination;
-    if (fields >> name >> destination && destination == "00000000") return name;
-  }
-  return {};
-}
-
 bool is_local_bridge(const std::string& name) {
   for (const char* prefix : {"docker", "virbr", "br-", "cni", "veth"}) {
     if (name.rfind(prefix, 0) == 0) return true;
@@ -45,6 +32,21 @@ bool is_local_bridge(const std::string& name) {
 }
 
 }  // namespace
+
+std::string default_route_interface(const std::string& routes) {
+  constexpr const char* kAll = "00000000";
+  std::istringstream lines(routes);
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line)) {
+    std::istringstream fields(line);
+    std::string name, destination, skipped, mask;
+    fields >> name >> destination;
+    for (int field = 3; field <= 7; ++field) fields >> skipped;
+    if (fields >> mask && destination == kAll && mask == kAll) return name;
+  }
+  return {};
+}
 
 std::vector<std::byte> pack(const RankAddress& address) {
   std::vector<std::byte> out;
@@ -86,7 +88,9 @@ Status choose_ipv4(const std::string& interface_name, bool one_node, uint32_t* i
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return {SHARDRUN_COMM_IO, fmt::format("getifaddrs: {}", std::strerror(errno))};
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
-  const std::string routed = default_route_interface();
+  std::ostringstream routes;
+  routes << std::ifstream("/proc/net/route").rdbuf();
+  const std::string routed = default_route_interface(routes.str());
   int best = 0;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET || !(entry->ifa_flags & IFF_UP)) {

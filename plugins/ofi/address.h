@@ -36,6 +36,10 @@ Status unpack(std::span<const std::byte> bytes, RankAddress* address);
 // an interface that has no address.
 Status choose_ipv4(const std::string& interface_name, bool one_node, uint32_t* ipv4);
 
+// Returns the name of the interface with the default route of /proc/net/route; empty if there is none. A route to half of all
+// addresses, as some VPNs have it, is none.
+std::string default_route_interface(const std::string& routes);
+
 // Returns the key that only those know who have all ranks' addresses as they were exchanged.
 common::KeyedHash job_key(const std::vector<RankAddress>& ranks);
 

@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <sstream>
 
 #include "runtime/base/io.h"
 
@@ -16,10 +16,16 @@ constexpr int kLastPort = 65535;
 }  // namespace
 
 PortRange ephemeral_ports() {
-  PortRange range;
   const auto text = base::read_file("/proc/sys/net/ipv4/ip_local_port_range", /*limit_bytes=*/256);
-  if (text) std::sscanf(text->c_str(), "%d %d", &range.low, &range.high);
-  return range;
+  return ports_in(text ? *text : "");
+}
+
+PortRange ports_in(const std::string& text) {
+  PortRange range;
+  std::istringstream numbers(text);
+  const bool are_ports = numbers >> range.low >> range.high && range.low >= 1 && range.low <= range.high &&
+                         range.high <= kLastPort;
+  return are_ports ? range : PortRange();
 }
 
 base::Result<uint16_t> choose_port(const PortRange& ephemeral, uint64_t seed,

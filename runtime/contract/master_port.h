@@ -17,6 +17,8 @@ struct PortRange {
 
 // Returns the ports that the kernel hands out by itself (/proc/sys/net/ipv4/ip_local_port_range).
 PortRange ephemeral_ports();
+// Reads that file; what are no two ports in order are the kernel's usual ones.
+PortRange ports_in(const std::string& text);
 
 // Returns a port ≥ 1024 outside `ephemeral` for which `is_free` holds, spread by `seed` so that jobs on one machine
 // rarely want the same one. kIo when none of 1000 tries is free, or when `ephemeral` leaves no port.

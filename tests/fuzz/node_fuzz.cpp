@@ -15,11 +15,13 @@
 
 #include "launcher/plan/node_memory.h"
 #include "launcher/submit/node_systems.h"
+#include "plugins/ofi/address.h"
 #include "plugins/spank/option.h"
 #include "runtime/base/allowance.h"
 #include "runtime/base/process_files.h"
 #include "runtime/base/result.h"
 #include "runtime/base/text.h"
+#include "runtime/contract/master_port.h"
 #include "runtime/contract/rank_env.h"
 #include "runtime/rank/binding.h"
 #include "runtime/rank/memory_events.h"
@@ -119,6 +121,18 @@ void check_process(const std::string& text) {
   SHARDRUN_CHECK(base::parse_resident_pages(text) >= 0);
 }
 
+// The interface is a word of the table; a port that is chosen is not the kernel's to give.
+void check_network(const std::string& text) {
+  const std::string name = ofi::default_route_interface(text);
+  SHARDRUN_CHECK(name.find_first_of(" \t\n") == std::string::npos && text.find(name) != std::string::npos);
+  const contract::PortRange kernels = contract::ports_in(text);
+  SHARDRUN_CHECK(kernels.low >= 1 && kernels.low <= kernels.high && kernels.high <= 65535);
+  const auto port = contract::choose_port(kernels, text.size(), [](uint16_t) { return true; });
+  SHARDRUN_CHECK(port && *port >= 1024);
+  const bool leaves_some = kernels.low > 10000 || kernels.high < 65535;
+  SHARDRUN_CHECK(!leaves_some || *port < kernels.low || *port > kernels.high);
+}
+
 void check_facts(const Root& root, const std::string& text) {
   const auto facts = launcher::read_node_facts(root.path, text.substr(0, 64), root.path);
   SHARDRUN_CHECK(facts.memory_bytes >= 0);
@@ -135,6 +149,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check_limits(kRoot, text);
   check_cores(kRoot);
   check_process(text);
+  check_network(text);
   check_facts(kRoot, text);
   if (const auto job = spank::find_option(spank::split_at_zeros(text)))
     (void)spank::absolute_spec(*job, "/home");

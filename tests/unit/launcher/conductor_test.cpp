@@ -495,6 +495,16 @@ TEST_CASE("master port: the choice stays outside the ephemeral range and skips p
   CHECK(*second != *first);
 }
 
+TEST_CASE("master port: what are no two ports in order are the kernel's usual ones") {
+  CHECK(contract::ports_in("1024\t40000\n").low == 1024);
+  CHECK(contract::ports_in("1024\t40000\n").high == 40000);
+  for (const char* text :
+       {"", "1024", "40000 1024", "0 1", "1024 65536", "1024 -2147483648", "99999999999 1"}) {
+    CHECK(contract::ports_in(text).low == 32768);
+    CHECK(contract::ports_in(text).high == 60999);
+  }
+}
+
 TEST_CASE("master port: no free port is an error; a machine without ports of its own gets any free one") {
   CHECK_FALSE(contract::choose_port({32768, 60999}, 1, [](uint16_t) { return false; }).has_value());
   CHECK(contract::choose_port({1024, 65535}, 1, [](uint16_t port) { return port >= 10000; }).has_value());
