@@ -32,15 +32,10 @@ std::string plain(const std::string& text) {
 Result<std::vector<double>> read_history(const std::string& path) {
   RETURN_IF_ERROR(base::make_directories(folder_of(path), 0700));
   RETURN_IF_ERROR(base::refuse_if_others_write(folder_of(path)));
-  std::vector<double> values;
   const auto text = base::read_file(path, /*limit_bytes=*/1 << 16);
-  if (!text && text.error().code() == Code::kNotFound) return values;
+  if (!text && text.error().code() == Code::kNotFound) return std::vector<double>();
   if (!text) return text.error();
-  std::istringstream lines(*text);
-  for (double value = 0.0; lines >> value;) {
-    if (value > 0.0) values.push_back(value);
-  }
-  return values;
+  return bandwidths_in(*text);
 }
 
 }  // namespace
@@ -49,6 +44,21 @@ Result<std::string> history_path(const LaunchKind& kind) {
   ASSIGN_OR_RETURN(const auto folder, base::state_folder());
   return fmt::format("{}/bandwidth/{}-{}-{}x{}-{}", folder, plain(kind.cluster), plain(kind.partition),
                      kind.nodes, kind.ranks_per_node, plain(kind.provider));
+}
+
+std::vector<double> bandwidths_in(const std::string& text) {
+  std::vector<double> values;
+  std::istringstream lines(text);
+  for (double value = 0.0; lines >> value;) {
+    if (value >= 1.0) values.push_back(value);
+  }
+  return values;
+}
+
+std::string history_text(std::span<const double> values) {
+  std::string text;
+  for (const double value : values) text += fmt::format("{:.0f}\n", value);
+  return text;
 }
 
 Result<std::optional<double>> usual_bandwidth(const std::string& path) {
@@ -64,9 +74,7 @@ Result<void> remember_bandwidth(const std::string& path, double bytes_per_second
   values.push_back(bytes_per_second);
   const size_t old = values.size() - std::min(values.size(), kKept);
   values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(old));
-  std::string text;
-  for (const double value : values) text += fmt::format("{:.0f}\n", value);
-  return base::write_file_atomically(path, text, 0600, base::Durability::kProcess);
+  return base::write_file_atomically(path, history_text(values), 0600, base::Durability::kProcess);
 }
 
 }  // namespace shardrun::launcher

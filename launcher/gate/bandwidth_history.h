@@ -9,6 +9,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,11 @@ struct LaunchKind {
 // Returns the path of the file; it has only letters, digits, dots, underscores and dashes. kInvalid when no
 // variable names a home.
 base::Result<std::string> history_path(const LaunchKind& kind);
+
+// Returns the numbers of a file up to what is none; those below a byte a second are left out.
+std::vector<double> bandwidths_in(const std::string& text);
+// Returns the file that has them.
+std::string history_text(std::span<const double> values);
 
 // Returns the median; nullopt where nothing is known yet. kRefused when others can write there; kIo.
 base::Result<std::optional<double>> usual_bandwidth(const std::string& path);

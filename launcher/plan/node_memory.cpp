@@ -26,24 +26,25 @@ int64_t number(const contract::EnvironmentLookup& lookup, const char* name) {
              : 0;
 }
 
-// What `shardrun-rank footprint` said.
-std::optional<plan::ProgramBytes> program_of(const std::string& said) {
-  plan::ProgramBytes program;
-  const char *at = said.data(), *const end = at + said.size();
-  for (int64_t* const number :
-       {&program.bytes, &program.products, &program.product_bytes, &program.library_bytes}) {
-    const auto [behind, failure] = std::from_chars(at, end, *number);
-    if (failure != std::errc() || *number < 0 || behind == end) return std::nullopt;
-    at = behind + 1;
-  }
-  return program;
-}
-
 double gib(int64_t bytes) {
   return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30);
 }
 
 }  // namespace
+
+std::optional<plan::ProgramBytes> program_in(std::string_view said) {
+  constexpr int64_t kMost =
+      int64_t{1} << 40;  // more than a program holds; sums and products of such numbers are numbers
+  plan::ProgramBytes program;
+  const char *at = said.data(), *const end = at + said.size();
+  for (int64_t* const number :
+       {&program.bytes, &program.products, &program.product_bytes, &program.library_bytes}) {
+    const auto [behind, failure] = std::from_chars(at, end, *number);
+    if (failure != std::errc() || *number < 0 || *number > kMost || behind == end) return std::nullopt;
+    at = behind + 1;
+  }
+  return program;
+}
 
 plan::RankPlace rank_place(const record::LaunchPlan& plan) {
   auto products = plan::CpuProducts::kWidened;
@@ -70,7 +71,7 @@ plan::RankPlace measured_place(const spec::JobSpec& spec, const record::LaunchPl
   }
   const auto said = base::finish_command(ask, /*input=*/"", std::chrono::seconds(30));
   if (!said || said->status != 0) return place;
-  place.program = program_of(said->out);
+  place.program = program_in(said->out);
   return place;
 }
 

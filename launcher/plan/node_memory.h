@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "runtime/base/result.h"
 #include "runtime/contract/rank_env.h"
@@ -15,6 +16,9 @@
 #include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
+
+// Returns what `shardrun-rank footprint` said: four numbers, each with a character behind it; nullopt for other words.
+std::optional<plan::ProgramBytes> program_in(std::string_view said);
 
 // Returns where the ranks of `plan` run; where nothing else is known, on CPUs like this machine's.
 plan::RankPlace rank_place(const record::LaunchPlan& plan);

@@ -2,11 +2,13 @@
 
 #include <charconv>
 #include <filesystem>
+#include <limits>
 
 #include <fmt/format.h>
 
 #include "runtime/base/command.h"
 #include "runtime/base/io.h"
+#include "runtime/base/text.h"
 #include "runtime/spec/toml_value.h"
 
 namespace shardrun::launcher {
@@ -41,31 +43,6 @@ std::string without_newline(std::string text) {
   return text;
 }
 
-struct Weight {
-  int64_t bytes = 0, largest_bytes = 0;
-  std::string largest;
-};
-
-// Reads `git ls-tree -r -l -z`: "mode type object size<TAB>path" and a zero byte; the size of what is no file is "-".
-Weight weigh(const std::string& list) {
-  Weight weight;
-  for (size_t begin = 0; begin < list.size();) {
-    const size_t end = std::min(list.find('\0', begin), list.size());
-    const std::string entry = list.substr(begin, end - begin);
-    begin = end + 1;
-    const size_t tab = entry.find('\t');
-    if (tab == std::string::npos) continue;
-    const size_t blank = entry.rfind(' ', tab);
-    int64_t bytes = 0;
-    std::from_chars(entry.data() + blank + 1, entry.data() + tab, bytes);
-    weight.bytes += bytes;
-    if (bytes <= weight.largest_bytes) continue;
-    weight.largest_bytes = bytes;
-    weight.largest = entry.substr(tab + 1);
-  }
-  return weight;
-}
-
 Error too_large(const spec::JobSpec& spec, const std::string& what) {
   return Error(
       Code::kInvalid,
@@ -92,6 +69,25 @@ Result<std::string> commit_of(const spec::JobSpec& spec, const std::string& top)
 
 }  // namespace
 
+TreeWeight weigh_tree(std::string_view list) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  TreeWeight weight;
+  while (!list.empty()) {
+    std::string_view entry = base::take_until(list, '\0');
+    const size_t tab = entry.find('\t');
+    if (tab == std::string_view::npos) continue;
+    const std::string_view facts = entry.substr(0, tab), size = facts.substr(facts.rfind(' ') + 1);
+    int64_t bytes = 0;
+    std::from_chars(size.data(), size.data() + size.size(), bytes);
+    if (bytes <= 0) continue;
+    weight.bytes = weight.bytes > kMost - bytes ? kMost : weight.bytes + bytes;
+    if (bytes <= weight.largest_bytes) continue;
+    weight.largest_bytes = bytes;
+    weight.largest = entry.substr(tab + 1);
+  }
+  return weight;
+}
+
 Result<Snapshot> take_snapshot(const spec::JobSpec& spec, const std::string& directory,
                                const std::string& folder) {
   Snapshot snapshot;
@@ -103,7 +99,7 @@ Result<Snapshot> take_snapshot(const spec::JobSpec& spec, const std::string& dir
   ASSIGN_OR_RETURN(auto tree, ask_git(spec, top, {"rev-parse", "--verify", commit + "^{tree}"}));
   snapshot.tree = without_newline(std::move(tree));
   ASSIGN_OR_RETURN(auto list, ask_git(spec, top, {"ls-tree", "-r", "-l", "-z", "--full-tree", commit}));
-  const Weight weight = weigh(list);
+  const TreeWeight weight = weigh_tree(list);
   if (weight.bytes > Snapshot::kMostBytes) {
     return too_large(spec, fmt::format("the tree has {} MiB, of which {} has {} MiB", weight.bytes >> 20,
                                        spec::printable(weight.largest), weight.largest_bytes >> 20));

@@ -1,5 +1,7 @@
 // Runs libFuzzer over what processes of a run leave for each other: locks, epochs, events, output with its times, and the cards
-// that ranks exchange; and over what scontrol says of a job. What is accepted comes back the same from what we would write.
+// that ranks exchange; over the bandwidths of earlier runs; and over what scontrol says of a job. What is accepted comes back
+// the same from what we would write.
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -10,6 +12,7 @@
 #include <string_view>
 
 #include "launcher/agent/conductor_lock.h"
+#include "launcher/gate/bandwidth_history.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/view/rank_output.h"
 #include "launcher/view/timeline.h"
@@ -45,6 +48,14 @@ void check_lock(const std::string& text) {
   if (holder->pid_namespace.empty()) return;  // an older one, or one that was cut off, lacks fields
   const auto again = launcher::parse_holder(launcher::to_text(*holder), "conductor.lock");
   SHARDRUN_CHECK(again.has_value() && launcher::to_text(*again) == launcher::to_text(*holder));
+}
+
+void check_bandwidths(const std::string& text) {
+  const auto values = launcher::bandwidths_in(text);
+  for (const double value : values) SHARDRUN_CHECK(value >= 1.0 && std::isfinite(value));
+  const std::string written = launcher::history_text(values);
+  const auto again = launcher::bandwidths_in(written);
+  SHARDRUN_CHECK(again.size() == values.size() && launcher::history_text(again) == written);
 }
 
 void check_events(std::string_view text) {
@@ -86,6 +97,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const record::RunDir run{kFolder.path};
   const std::string text(reinterpret_cast<const char*>(data), size);
   check_lock(text);
+  check_bandwidths(text);
   put(run.epoch(), text);
   if (const auto epoch = contract::read_epoch(run)) SHARDRUN_CHECK(*epoch >= 0);
   (void)contract::check_epoch(run, 1);

@@ -19,6 +19,7 @@
 #include "launcher/submit/slurm_options.h"
 #include "runtime/base/command.h"
 #include "runtime/base/io.h"
+#include "runtime/base/text.h"
 #include "runtime/base/trust.h"
 #include "runtime/contract/sealed_lines.h"
 #include "runtime/record/run_dir.h"
@@ -198,17 +199,12 @@ bool could_start_without(const spec::JobSpec& spec, const std::vector<std::strin
   return base::run_command(argv, "", std::chrono::seconds(10), variables_against(spec)).has_value();
 }
 
-// Returns whether a node does not answer Slurm at the moment. Slurm does not count on such a node ("idle*"),
-// which is back with its next answer, or down after SlurmdTimeout ("down*").
+// Returns whether a node does not answer Slurm at the moment.
 bool is_a_node_silent(const spec::JobSpec& spec) {
   std::vector<std::string> argv = {"sinfo", "--noheader", "--dead", "--format=%T"};
   if (!spec.resources.partition.empty()) argv.push_back("--partition=" + spec.resources.partition);
   const auto answer = base::run_command(argv, "", std::chrono::seconds(10));
-  if (!answer) return false;
-  std::istringstream states(answer->out);
-  for (std::string state; std::getline(states, state);)
-    if (state.ends_with('*') && !state.starts_with("down")) return true;
-  return false;
+  return answer && has_silent_node(answer->out);
 }
 
 // Returns those of the nodes that a job like this one can do without: the last ones, which were found bad last.
@@ -385,6 +381,14 @@ std::set<std::string> listed_jobs(const std::string& answer) {
 
 bool is_known(const std::set<std::string>& known, const std::string& id) {
   return known.contains(id.substr(0, id.find_first_not_of("0123456789")));
+}
+
+bool has_silent_node(std::string_view states) {
+  while (!states.empty()) {
+    const std::string_view state = base::take_line(states);
+    if (state.ends_with('*') && !state.starts_with("down")) return true;
+  }
+  return false;
 }
 
 bool is_end_of_job(const std::string& state) {

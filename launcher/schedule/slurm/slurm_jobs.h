@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launcher/submit/snapshot.h"
@@ -90,6 +91,9 @@ base::Result<std::set<std::string>> known_jobs();
 std::set<std::string> listed_jobs(const std::string& answer);
 // Says whether the job of a run's id may be among them.
 bool is_known(const std::set<std::string>& known, const std::string& id);
+// Returns whether `sinfo --format=%T` lists a node that does not answer Slurm. It does not count on such a node ("idle*"), which is
+// back with its next answer, or down after SlurmdTimeout ("down*").
+bool has_silent_node(std::string_view states);
 base::Result<void> cancel_job(const std::string& id);
 // Makes Slurm start a running job again, on other nodes than those of `bad` (the newest last). Where the job could
 // then never start, the oldest of them are allowed again; while a node does not answer Slurm this is found out for

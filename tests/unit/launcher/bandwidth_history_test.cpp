@@ -78,3 +78,10 @@ TEST_CASE_FIXTURE(Home, "bandwidth history: a file of nonsense is as good as non
   std::ofstream(path) << "-3\nnonsense\n";
   CHECK_FALSE(usual_bandwidth(path)->has_value());
 }
+
+TEST_CASE(
+    "bandwidth history: what is written is read again, and what would be written as 0 is no bandwidth") {
+  CHECK(bandwidths_in("0.4\n-3\n1\n2.5e9\nnonsense\n7\n") == std::vector<double>{1.0, 2.5e9});
+  CHECK(bandwidths_in("1e999\n").empty());
+  CHECK(history_text(std::vector<double>{1.0, 2.5e9}) == "1\n2500000000\n");
+}

@@ -156,6 +156,17 @@ TEST_CASE("node memory: what Slurm granted counts, as far as the machine has it"
   }
 }
 
+TEST_CASE("node memory: a rank's program is believed where it says four numbers that a program can hold") {
+  const auto program = program_in("41943040 6 524288 20971520\n");
+  REQUIRE(program);
+  CHECK(program->bytes == 41943040);
+  CHECK(program->products == 6);
+  CHECK(program->product_bytes == 524288);
+  CHECK(program->library_bytes == 20971520);
+  for (const char* said : {"", "1 2 3", "1 2 3 4", "1 2 -3 4\n", "9223372036854775807 2 3 4\n", "usage: …\n"})
+    CHECK_FALSE(program_in(said));
+}
+
 TEST_CASE("node memory: ranks that plan to hold more than their node has are refused, with both figures") {
   plan::MemoryPlan rank;
   rank.masters = int64_t{3} << 30;

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include "launcher/schedule/slurm/slurm_jobs.h"
+
 using namespace shardrun;
 using namespace shardrun::launcher;
 using base::Code;
@@ -59,4 +61,11 @@ TEST_CASE("refusals: a machine without sbatch is told of, and words that nobody 
 TEST_CASE("refusals: a job that waits for what never comes is said to") {
   CHECK_NE(meaning_of_reason("PartitionNodeLimit").find("cancel it and ask for fewer"), std::string::npos);
   CHECK_EQ(meaning_of_reason("Priority"), "");
+}
+
+TEST_CASE("silent nodes: one that does not answer may come back, and one that is down has been given up") {
+  CHECK(has_silent_node("idle\nmixed\nidle*\n"));
+  CHECK(has_silent_node("allocated*"));
+  CHECK_FALSE(has_silent_node("idle\ndown*\n"));
+  CHECK_FALSE(has_silent_node(""));
 }
