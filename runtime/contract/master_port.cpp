@@ -31,14 +31,15 @@ PortRange ports_in(const std::string& text) {
 base::Result<uint16_t> choose_port(const PortRange& ephemeral, uint64_t seed,
                                    const std::function<bool(uint16_t)>& is_free) {
   const int below = std::max(ephemeral.low - kFirstPort, 0);
-  const int above = std::max(kLastPort - ephemeral.high, 0);
+  const int first_above = std::max(ephemeral.high + 1, kFirstPort);
+  const int above = std::max(kLastPort + 1 - first_above, 0);
   // A machine that gives every port to the kernel leaves no better choice than any free one.
   if (below + above == 0) return choose_port({kLastPort + 1, kLastPort + 1}, seed, is_free);
   const int count = below + above;
   const uint64_t start = (seed * 0x9e3779b97f4a7c15ULL) >> 33;
   for (uint64_t i = 0; i < 1000; ++i) {
     const int index = static_cast<int>((start + i * 7919) % static_cast<uint64_t>(count));
-    const int port = index < below ? kFirstPort + index : ephemeral.high + 1 + (index - below);
+    const int port = index < below ? kFirstPort + index : first_above + (index - below);
     if (is_free(static_cast<uint16_t>(port))) return static_cast<uint16_t>(port);
   }
   return base::Error(base::Code::kIo, "no free port found for MASTER_PORT");

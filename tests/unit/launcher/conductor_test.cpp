@@ -495,6 +495,12 @@ TEST_CASE("master port: the choice stays outside the ephemeral range and skips p
   CHECK(*second != *first);
 }
 
+TEST_CASE(
+    "master port: a range of the kernel's that ends early leaves no port to services that like low ones") {
+  for (uint64_t seed = 0; seed < 500; ++seed)
+    CHECK(*contract::choose_port({1, 500}, seed, [](uint16_t) { return true; }) >= 10000);
+}
+
 TEST_CASE("master port: what are no two ports in order are the kernel's usual ones") {
   CHECK(contract::ports_in("1024\t40000\n").low == 1024);
   CHECK(contract::ports_in("1024\t40000\n").high == 40000);
