@@ -430,6 +430,8 @@ void Engine::fail_locked(Status failure, uint32_t origin) {
       failure.code != SHARDRUN_COMM_ABORTED) {
     failure.text += fmt::format(", says {}", rank_text(origin));
   }
+  // What its machine refuses a rank is that one's failure: whoever only hears of it has lost a peer.
+  if (origin != global_rank_ && failure.code == SHARDRUN_COMM_IO) failure.code = SHARDRUN_COMM_PEER_LOST;
   failure_ = std::move(failure);
   wake();
 }

@@ -173,9 +173,12 @@ Status NodeMemory::connect(std::span<const uint64_t> cookies, uint32_t mine, uin
     const std::string name = file_name(file.cookie);
     if (rank != mine) file.descriptor = shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0);
     if (file.descriptor < 0) {
-      return {SHARDRUN_COMM_INVALID,
-              fmt::format("/dev/shm{} of a rank of this node: {}: do its ranks have one /dev/shm?", name,
-                          std::strerror(errno))};
+      // A rank that has failed meanwhile took its file away.
+      return {
+          errno == ENOENT ? SHARDRUN_COMM_PEER_LOST : SHARDRUN_COMM_INVALID,
+          fmt::format("/dev/shm{} of a rank of this node: {}: has it ended, or do the node's ranks not have "
+                      "one /dev/shm?",
+                      name, std::strerror(errno))};
     }
     void* board =
         mmap(nullptr, to_pages(sizeof(Board)), PROT_READ | PROT_WRITE, MAP_SHARED, file.descriptor, 0);

@@ -66,7 +66,7 @@ class NodeMemory {
   NodeMemory& operator=(const NodeMemory&) = delete;
 
   // Opens the files of all ranks of the node, of which this one is number `mine`. `crowd` is the most ranks that any node
-  // of the job has, so that chunks are of one size everywhere. INVALID names a file that is not there.
+  // of the job has, so that chunks are of one size everywhere. PEER_LOST names a file that is not there.
   Status connect(std::span<const uint64_t> cookies, uint32_t mine, uint32_t crowd);
   // Removes the file's name, once every rank of the node has it open.
   void forget_name();

@@ -1,6 +1,9 @@
 // The ofi plugin with every rank a thread of this process: what the sanitizers can see whole.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/statvfs.h>
 
 #include <fstream>
 #include <memory>
@@ -150,6 +153,45 @@ TEST_CASE("ofi in one process: after a failed wait the buffers are free, and the
 
   CHECK(codes[0] == base::Code::kTimeout);
   CHECK(codes[1] == base::Code::kTimeout);
+}
+
+TEST_CASE("ofi in one process: whom a full /dev/shm fails says so, and the other has lost a peer") {
+  bool is_mounted = false;
+  std::vector<base::Code> codes(2, base::Code::kInvalid);
+  std::vector<std::string> errors(2);
+  const auto free_bytes = [] {
+    struct statvfs about {};
+    return ::statvfs("/dev/shm", &about) == 0 ? about.f_bavail * about.f_bsize : 0;
+  };
+
+  std::thread([&] {  // the threads of its ranks have its mounts
+    is_mounted = ::unshare(CLONE_NEWNS) == 0 &&
+                 ::mount("", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                 ::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=1700k") == 0;
+    if (!is_mounted) return;
+    auto sessions = open_world(2, "shm");
+    run(sessions, [&](int rank, comm::PluginSession& session) {
+      auto channel = session.communicator(0);
+      // It has room for one rank: for that which begins.
+      while (rank == 0 && free_bytes() > 400'000) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::vector<float> data(1 << 20, 1.0f);
+      auto pending = (*channel)->all_reduce(std::span(data));
+      const auto done = pending ? (*channel)->wait(*pending) : pending.error();
+      if (done) return;
+      codes[rank] = done.error().code();
+      errors[rank] = done.error().message();
+    });
+  })
+      .join();
+  if (!is_mounted) {
+    MESSAGE("skipped: mounting a tmpfs needs root");
+    return;
+  }
+
+  CHECK(codes[0] == base::Code::kIo);
+  CHECK(errors[0].starts_with("/dev/shm has no "));
+  CHECK(codes[1] == base::Code::kPeerLost);
+  CHECK(errors[1] == errors[0] + ", says rank 0 (node here)");
 }
 
 TEST_CASE("ofi in one process: wrong uses are refused with a reason") {
