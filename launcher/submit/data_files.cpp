@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <span>
 
 #include <fmt/format.h>
@@ -70,6 +71,20 @@ Result<int64_t> check_file(const std::string& origin, const std::string& full) {
   return status.st_size + 1;
 }
 
+// Refuses a file that was typed twice. A link to a file is another name, and somebody's wish.
+Result<void> check_named_once(const spec::JobSpec& spec, const std::string& key,
+                              const std::vector<std::string>& files, const fs::path& here) {
+  std::set<fs::path> seen;
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (seen.insert((here / files[i]).lexically_normal()).second) continue;
+    return Error(Code::kInvalid,
+                 fmt::format("{}: {} is in this list already, and would count twice; remove one of the two, "
+                             "or list a link to it if that is meant",
+                             spec.origin(fmt::format("{}[{}]", key, i)), files[i]));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, const std::vector<std::string>*>> data_lists(const spec::JobSpec& spec) {
@@ -83,6 +98,7 @@ std::vector<std::pair<std::string, const std::vector<std::string>*>> data_lists(
 Result<void> check_data_files(const spec::JobSpec& spec, const std::string& working_directory) {
   const spec::Architecture* architecture = spec::find_architecture(spec.program.trainer);
   for (const auto& [key, files] : data_lists(spec)) {
+    RETURN_IF_ERROR(check_named_once(spec, key, *files, working_directory));
     int64_t tokens = 0;
     bool all_known = true;
     for (size_t i = 0; i < files->size(); ++i) {

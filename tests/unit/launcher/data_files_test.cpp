@@ -65,6 +65,21 @@ TEST_CASE("data files: text that is shorter than one sequence is refused, all fi
             .starts_with("job.toml:9:15: 2 tokens are too few"));
 }
 
+TEST_CASE("data files: a file that a list names twice is refused, however it is spelled") {
+  const Job job;
+  job.file("a.txt", "nine byte");
+  std::filesystem::create_symlink("a.txt", job / "b.txt");
+
+  CHECK(job.refusal(job.spec("\"a.txt\", \"./a.txt\"")) ==
+        "job.toml:8:19: ./a.txt is in this list already, and would count twice; remove one of the two, or "
+        "list a link to it if that is meant");
+  CHECK(job.refusal(job.spec("\"" + job / "a.txt" + "\", \"a.txt\"")).find(": a.txt is in this list") !=
+        std::string::npos);
+  CHECK(job.refusal(job.spec("\"a.txt\"", "[evaluation]\ncode = [\"a.txt\", \"a.txt\"]\n"))
+            .starts_with("job.toml:10:18: a.txt is in this list already"));
+  CHECK(job.refusal(job.spec("\"a.txt\", \"b.txt\"")).empty());
+}
+
 TEST_CASE("data files: of token files the header is believed, and one that is not whole is refused") {
   const Job job;
   const std::string all =
