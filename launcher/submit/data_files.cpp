@@ -9,8 +9,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <span>
+#include <string_view>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -36,8 +39,35 @@ std::string beginning_of(const std::string& path) {
   return bytes;
 }
 
-// Returns the tokens of a token file; 0 for one of another version, of which the trainer says so.
-Result<int64_t> tokens_of(const std::string& begin, int64_t bytes, const std::string& what) {
+// What the first bytes of a data file and its size tell of it.
+struct DataFile {
+  bool is_text = false;
+  int64_t tokens = 0;  // as the trainer counts them
+  // Of a text, that of the tokenizer of bytes. None for a token file of another version, of which the trainer says so.
+  std::optional<record::TokenFileHeader> header;
+
+  std::string_view tokenizer() const {
+    const std::string_view kind(header->tokenizer.data(), header->tokenizer.size());
+    return kind.substr(0, kind.find('\0'));
+  }
+  bool has_tokenizer_of(const DataFile& other) const {
+    const auto facts = [](const record::TokenFileHeader& h) {
+      return std::tie(h.tokenizer, h.tokenizer_hash, h.vocabulary, h.special);
+    };
+    return facts(*header) == facts(*other.header);
+  }
+};
+
+DataFile text_of(int64_t bytes) {
+  record::TokenFileHeader header;
+  header.vocabulary = 256;
+  header.documents = 1;
+  header.tokenizer = {'b', 'y', 't', 'e'};
+  header.special = {-1, 0, -1, -1, -1};  // a separator ends a document
+  return {true, bytes + 1, header};
+}
+
+Result<DataFile> token_file_of(const std::string& begin, int64_t bytes, const std::string& what) {
   const auto damaged = [&](const std::string& how) {
     return Error(Code::kInvalid,
                  fmt::format("{} is damaged: {}; make it again with shardrun data", what, how));
@@ -45,15 +75,15 @@ Result<int64_t> tokens_of(const std::string& begin, int64_t bytes, const std::st
   record::TokenFileHeader header;
   if (begin.size() < sizeof header) return damaged("it ends inside its header");
   std::memcpy(&header, begin.data(), sizeof header);
-  if (header.byte_order != record::kByteOrderMark || header.version != record::kTokenFileVersion) return 0;
+  if (header.byte_order != record::kByteOrderMark || header.version != record::kTokenFileVersion)
+    return DataFile();
   if (const std::string fault = record::header_fault(header); !fault.empty()) return damaged(fault);
   if (const std::string fault = record::size_fault(header, static_cast<uint64_t>(bytes)); !fault.empty())
     return damaged(fault);
-  return static_cast<int64_t>(header.tokens);
+  return DataFile{false, static_cast<int64_t>(header.tokens), header};
 }
 
-// Checks a file and returns its tokens, as the trainer counts them.
-Result<int64_t> check_file(const std::string& origin, const std::string& full) {
+Result<DataFile> check_file(const std::string& origin, const std::string& full) {
   const auto refuse = [&](const std::string& what) {
     return Error(Code::kInvalid, fmt::format("{}: {}{}", origin, full, what));
   };
@@ -66,9 +96,9 @@ Result<int64_t> check_file(const std::string& origin, const std::string& full) {
   if (status.st_size == 0) return refuse(" is empty; name a file with text");
   const std::string begin = beginning_of(full);
   if (begin.starts_with(record::kTokenFileMagic))
-    return tokens_of(begin, status.st_size, fmt::format("{}: {}", origin, full));
+    return token_file_of(begin, status.st_size, fmt::format("{}: {}", origin, full));
   RETURN_IF_ERROR(record::refuse_foreign_format(std::as_bytes(std::span(begin)), full, origin));
-  return status.st_size + 1;
+  return text_of(status.st_size);
 }
 
 // Refuses a file that was typed twice. A link to a file is another name, and somebody's wish.
@@ -85,6 +115,62 @@ Result<void> check_named_once(const spec::JobSpec& spec, const std::string& key,
   return {};
 }
 
+// Refuses a file that does not go with `first`, the first one of the job, or whose tokens the model does not have.
+Result<void> check_tokenizer(const spec::JobSpec& spec, const std::string& origin, const std::string& full,
+                             const DataFile& file, const DataFile& first) {
+  if (spec.model.vocab > 0 && static_cast<uint32_t>(spec.model.vocab) < file.header->vocabulary)
+    return Error(Code::kInvalid,
+                 fmt::format("{}: [model] vocab = {} is too small for {}, of a {} tokenizer; use at least {}",
+                             spec.origin("model.vocab"), spec.model.vocab, full, file.tokenizer(),
+                             file.header->vocabulary));
+  if (file.has_tokenizer_of(first)) return {};
+  return Error(Code::kInvalid,
+               fmt::format("{}: {} was made with another tokenizer, of the kind {}, than the first of [data] "
+                           "files, of the kind {}; make all of them with one",
+                           origin, full, file.tokenizer(), first.tokenizer()));
+}
+
+// Refuses files from which nobody can make the examples of a BERT.
+Result<void> check_documents(const spec::JobSpec& spec, const std::string& origin,
+                             const std::vector<DataFile>& files) {
+  const bool pairs = spec.model.next_sentence;
+  uint64_t documents = 0;
+  for (const DataFile& file : files) {
+    const auto& [begin, end, unknown, pad, mask] = file.header->special;
+    if (file.is_text || std::min({begin, end, pad, mask}) < 0)
+      return Error(Code::kInvalid,
+                   fmt::format("{}: a {} needs token files of its vocabulary; make them with "
+                               "shardrun data --tokenizer PATH/{}",
+                               origin, pairs ? "BERT" : "RoBERTa", pairs ? "vocab.txt" : "tokenizer.json"));
+    documents += file.header->documents;
+  }
+  if (!pairs || documents >= 2) return {};
+  return Error(Code::kInvalid, fmt::format("{}: one document is too few, because next-sentence pairs take "
+                                           "two; add documents",
+                                           origin));
+}
+
+// Refuses a list that is not of one kind, or that is too short.
+Result<void> check_list(const spec::JobSpec& spec, const std::string& key,
+                        const std::vector<DataFile>& files) {
+  int64_t tokens = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    tokens += files[i].tokens;
+    if (files[i].is_text == files[0].is_text) continue;
+    return Error(Code::kInvalid,
+                 fmt::format("{}: this is {} and the files before it are not; list files of one kind",
+                             spec.origin(fmt::format("{}[{}]", key, i)),
+                             files[i].is_text ? "plain text" : "a token file"));
+  }
+  const std::string origin = spec.origin(key + "[0]");
+  if (spec::architecture_of(spec.program.trainer).paired) return check_documents(spec, origin, files);
+  if (tokens > spec.data.sequence_length) return {};
+  return Error(Code::kInvalid,
+               fmt::format("{}: {} tokens are too few for one sequence of {} + 1; add text or lower [data] "
+                           "sequence_length",
+                           origin, tokens, spec.data.sequence_length));
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, const std::vector<std::string>*>> data_lists(const spec::JobSpec& spec) {
@@ -96,25 +182,20 @@ std::vector<std::pair<std::string, const std::vector<std::string>*>> data_lists(
 }
 
 Result<void> check_data_files(const spec::JobSpec& spec, const std::string& working_directory) {
-  const spec::Architecture* architecture = spec::find_architecture(spec.program.trainer);
+  std::optional<DataFile> first;  // of all lists
   for (const auto& [key, files] : data_lists(spec)) {
     RETURN_IF_ERROR(check_named_once(spec, key, *files, working_directory));
-    int64_t tokens = 0;
-    bool all_known = true;
+    std::vector<DataFile> known;
     for (size_t i = 0; i < files->size(); ++i) {
       const std::string full = (fs::path(working_directory) / (*files)[i]).string();
-      ASSIGN_OR_RETURN(const int64_t more, check_file(spec.origin(fmt::format("{}[{}]", key, i)), full));
-      tokens += more;
-      all_known = all_known && more > 0;
+      const std::string origin = spec.origin(fmt::format("{}[{}]", key, i));
+      ASSIGN_OR_RETURN(DataFile file, check_file(origin, full));
+      if (!file.header) continue;
+      if (!first) first = file;
+      RETURN_IF_ERROR(check_tokenizer(spec, origin, full, file, *first));
+      known.push_back(std::move(file));
     }
-    // A BERT's sequences are counted document by document, which takes the whole file.
-    if (files->empty() || !all_known || architecture == nullptr || architecture->paired) continue;
-    if (tokens <= spec.data.sequence_length)
-      return Error(
-          Code::kInvalid,
-          fmt::format("{}: {} tokens are too few for one sequence of {} + 1; add text or lower [data] "
-                      "sequence_length",
-                      spec.origin(key + "[0]"), tokens, spec.data.sequence_length));
+    if (!files->empty() && known.size() == files->size()) RETURN_IF_ERROR(check_list(spec, key, known));
   }
   return {};
 }

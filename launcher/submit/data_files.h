@@ -17,8 +17,8 @@ namespace shardrun::launcher {
 std::vector<std::pair<std::string, const std::vector<std::string>*>> data_lists(const spec::JobSpec& spec);
 
 // kInvalid, "file:line:column: what; mend", for a file that is not there, empty, no text and no token file, or a token file that is
-// not whole; for a list that names a file twice; and for a list of text that is shorter than one sequence. Relative paths start at
-// `working_directory`.
+// not whole; for a list that names a file twice, is not of one kind, or is shorter than one sequence or than a BERT's pairs take; and
+// for files of several tokenizers, or of one that has more tokens than the model. Relative paths start at `working_directory`.
 base::Result<void> check_data_files(const spec::JobSpec& spec, const std::string& working_directory);
 
 // Warns of held-out data that is trained on, too, and of JSON lines that are read as text.

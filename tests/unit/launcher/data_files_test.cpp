@@ -80,6 +80,54 @@ TEST_CASE("data files: a file that a list names twice is refused, however it is 
   CHECK(job.refusal(job.spec("\"a.txt\", \"b.txt\"")).empty());
 }
 
+TEST_CASE("data files: a tokenizer with more tokens than the model is refused, and a second one") {
+  const Job job;
+  tests::token_file(job, "t", data::byte_tokenizer_facts(), {{1, 2, 3, 4, 5, 6, 7, 8, 0}});
+  tests::token_file(job, "large", tests::bert_facts(300), {{5, 6, 7, 8, 9, 10, 11, 12, 299}});
+  job.file("a.txt", "nine byte");
+  const std::string llama = "trainer = \"llama\"\n[model]\npreset = \"llama-1m\"\nvocab = ";
+  const auto refused = [&](const std::string& vocab, const std::string& files) {
+    return job.refusal(job.spec(files, "", llama + vocab + "\n"));
+  };
+
+  CHECK(
+      refused("299", "\"large\"") ==
+      "job.toml:6:9: [model] vocab = 299 is too small for large, of a wordpiece tokenizer; use at least 300");
+  CHECK(refused("300", "\"large\"").empty());
+  CHECK(refused("255", "\"a.txt\"") ==
+        "job.toml:6:9: [model] vocab = 255 is too small for a.txt, of a byte tokenizer; use at least 256");
+  CHECK(
+      refused("300", "\"t\", \"large\"") ==
+      "job.toml:9:15: large was made with another tokenizer, of the kind wordpiece, than the first of [data] "
+      "files, of the kind byte; make all of them with one");
+  CHECK(refused("300", "\"t\", \"a.txt\"") ==
+        "job.toml:9:15: this is plain text and the files before it are not; list files of one kind");
+  // The bytes of a text are the tokens of "byte", so it may be held out beside them.
+  CHECK(job.refusal(job.spec("\"t\"", "validation = [\"a.txt\"]\n")).empty());
+}
+
+TEST_CASE(
+    "data files: a BERT needs documents of a vocabulary with its special tokens, and two for its pairs") {
+  const Job job;
+  job.file("a.txt", "nine byte");
+  tests::token_file(job, "t", data::byte_tokenizer_facts(), {{1, 2, 0}, {3, 4, 0}});
+  tests::token_file(job, "one", tests::bert_facts(30), {{5, 6, 7}});
+  tests::token_file(job, "two", tests::bert_facts(30), {{5, 6, 7}, {8, 9}});
+  const auto refused = [&](const std::string& preset, const std::string& files) {
+    return job.refusal(job.spec(files, "", "trainer = \"bert\"\n[model]\npreset = \"" + preset + "\"\n"));
+  };
+
+  CHECK(refused("bert-tiny", "\"two\"").empty());
+  CHECK(refused("bert-tiny", "\"one\"") ==
+        "job.toml:8:10: one document is too few, because next-sentence pairs take two; add documents");
+  CHECK(refused("roberta-base", "\"one\"").empty());
+  for (const char* file : {"\"t\"", "\"a.txt\""})
+    CHECK(
+        refused("bert-tiny", file) ==
+        "job.toml:8:10: a BERT needs token files of its vocabulary; make them with shardrun data --tokenizer "
+        "PATH/vocab.txt");
+}
+
 TEST_CASE("data files: of token files the header is believed, and one that is not whole is refused") {
   const Job job;
   const std::string all =
@@ -87,8 +135,6 @@ TEST_CASE("data files: of token files the header is believed, and one that is no
   tests::token_file(job, "few", data::byte_tokenizer_facts(), {{1, 2, 0}});
   CHECK(job.refusal(job.spec("\"t\"")).empty());
   CHECK(job.refusal(job.spec("\"few\"")).starts_with("job.toml:8:10: 3 tokens are too few"));
-  CHECK(
-      job.refusal(job.spec("\"few\"", "", "trainer = \"bert\"\n[model]\npreset = \"bert-tiny\"\n")).empty());
 
   std::filesystem::resize_file(all, 100);
   CHECK(
