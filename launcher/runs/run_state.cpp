@@ -213,21 +213,18 @@ void say_unanswered(const RunState& state) {
                       state.plan.id, state.unanswered)});
 }
 
-base::Error not_started_or(const record::RunDir& run, const base::Error& error) {
-  const auto state = look_at(run);
-  if (!state) return state.error();
-  if (state->record) return error;
-  const std::string run_text = fmt::format("{} {}", state->plan.name, state->plan.id);
-  if (is_over(*state))
-    return base::Error(base::Code::kNotFound, fmt::format("{}: {}", run_text, end_line(*state)));
-  if (!state->unanswered.empty())
+base::Error not_started(const RunState& state) {
+  const std::string run_text = fmt::format("{} {}", state.plan.name, state.plan.id);
+  if (is_over(state))
+    return base::Error(base::Code::kNotFound, fmt::format("{}: {}", run_text, end_line(state)));
+  if (!state.unanswered.empty())
     return base::Error(base::Code::kTimeout,
                        fmt::format("{} has left no record, and Slurm does not answer: {}; "
                                    "look again when `squeue` answers",
-                                   run_text, state->unanswered));
+                                   run_text, state.unanswered));
   return base::Error(base::Code::kNotFound,
                      fmt::format("{} has not started: {}; follow it with `shardrun logs -f {}`", run_text,
-                                 state->status, state->plan.id));
+                                 state.status, state.plan.id));
 }
 
 base::Result<RunState> RunWatcher::look(const std::function<bool()>& goes_on) {
@@ -276,10 +273,8 @@ std::optional<StepPoint> read_last_step(const record::RunDir& run) {
   return end.steps.empty() ? std::nullopt : std::optional(end.steps.back());
 }
 
-base::Result<TimelineSources> timeline_sources(const record::RunDir& run) {
+TimelineSources timeline_sources(const record::RunDir& run, RunState state) {
   TimelineSources sources;
-  ASSIGN_OR_RETURN(auto state, look_at(run));
-  if (!state.record) return find_record(run).error();
   sources.status = status_and_code(state);
   sources.record = *std::move(state.record);
   each_piece(run.events_jsonl(), [&](std::string_view lines) { sources.events.add(lines); });

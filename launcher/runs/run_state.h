@@ -42,16 +42,16 @@ std::string end_line(const RunState& state);
 std::string status_and_code(const RunState& state);
 // Warns that Slurm does not answer, where it does not.
 void say_unanswered(const RunState& state);
-// Returns the error of a verb that found no record: what the run waits for or why it never started, or else `error`.
-base::Error not_started_or(const record::RunDir& run, const base::Error& error);
+// Returns the error of a verb that found no record of the run: what it waits for or why it never started.
+base::Error not_started(const RunState& state);
 // Returns the losses and speeds of a run so far; an empty curve where there is nothing to read.
 TrainingCurve read_curve(const record::RunDir& run);
 // Returns the losses of a run so far at even distances, which takes no longer for a run of months.
 std::vector<double> read_outline(const record::RunDir& run);
 // Returns the last step of a run so far, from the end of its metrics.
 std::optional<StepPoint> read_last_step(const record::RunDir& run);
-// Returns what a run left behind, as its timeline is made from it. kNotFound or kCorrupt where there is no record.
-base::Result<TimelineSources> timeline_sources(const record::RunDir& run);
+// Returns what a run left behind, as its timeline is made from it. The state must have a record.
+TimelineSources timeline_sources(const record::RunDir& run, RunState state);
 
 // Looks once at many runs, of whose jobs Slurm is asked together: in a folder of years there are hundreds that never ended well.
 class RunsLook {

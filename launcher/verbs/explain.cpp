@@ -1,4 +1,6 @@
 // The verb that tells what happened to a run, attempt by attempt.
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "launcher/runs/run_state.h"
@@ -12,16 +14,18 @@ namespace {
 
 base::Result<int> explain(const std::string& run_name, const CommonOptions& common) {
   ASSIGN_OR_RETURN(auto run, find_run(run_name, common));
-  const auto sources = timeline_sources(run);
-  if (!sources) return not_started_or(run, sources.error());
-  const auto entries = make_timeline(*sources);
+  ASSIGN_OR_RETURN(auto state, look_at(run));
+  if (!state.record) return not_started(state);
+  say_unanswered(state);
+  const TimelineSources sources = timeline_sources(run, std::move(state));
+  const auto entries = make_timeline(sources);
   if (common.json) {
     print_text("{}", timeline_json(entries));
     return contract::kExitDone;
   }
-  const record::RunRecord& record = sources->record;
+  const record::RunRecord& record = sources.record;
   print_text(fmt::format("{} {}: {}\n{}\n{}", base::visible(record.name), base::visible(record.id),
-                         base::visible(sources->status), base::visible(record.verdict),
+                         base::visible(sources.status), base::visible(record.verdict),
                          render_timeline(entries)));
   return contract::kExitDone;
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -22,7 +23,10 @@ struct ReportOptions {
 };
 
 base::Result<ReportRun> read_report(const record::RunDir& run) {
-  ASSIGN_OR_RETURN(TimelineSources sources, timeline_sources(run));
+  ASSIGN_OR_RETURN(auto state, look_at(run));
+  if (!state.record) return not_started(state);
+  say_unanswered(state);
+  TimelineSources sources = timeline_sources(run, std::move(state));
   ReportRun report;
   report.status = sources.status;
   report.directory = run.root;
@@ -56,7 +60,7 @@ base::Result<std::vector<ReportRun>> read_reports(const std::vector<std::string>
       runs.push_back(std::move(*run));
       continue;
     }
-    const base::Error why = found ? not_started_or(*found, run.error()) : run.error();
+    const base::Error& why = run.error();
     const bool is_none = !found && why.code() == base::Code::kNotFound;
     if (names.size() > 1)
       warn({fmt::format("{} is left out: {}", name, is_none ? "it is no run" : why.to_string())});

@@ -56,7 +56,7 @@ std::string summary_of(const record::RunDir& run, const record::RunRecord& recor
 base::Result<int> results(const std::string& run_name, const CommonOptions& common) {
   ASSIGN_OR_RETURN(auto run, find_run(run_name, common));
   ASSIGN_OR_RETURN(auto state, look_at(run));
-  if (!state.record) return not_started_or(run, find_record(run).error());
+  if (!state.record) return not_started(state);
   say_unanswered(state);
   const record::RunRecord& record = *state.record;
   if (common.json) {

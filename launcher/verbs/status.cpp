@@ -61,7 +61,7 @@ base::Result<int> status(const std::string& run_name, const CommonOptions& commo
     ASSIGN_OR_RETURN(auto state, look_at(run));
     say_unanswered(state);
     if (common.json) {
-      if (!state.record) return not_started_or(run, find_record(run).error());
+      if (!state.record) return not_started(state);
       print_text("{}", to_json(seen(state)));
       return contract::kExitDone;
     }
