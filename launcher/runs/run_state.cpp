@@ -154,11 +154,12 @@ base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm) {
 
 base::Result<RunState> RunsLook::at(const record::RunDir& run) {
   return look_with(run, [this](const std::string& id) -> base::Result<std::optional<SlurmJob>> {
-    if (!known_) known_ = known_jobs();
-    if (!*known_ && known_->error().code() == base::Code::kNotFound) return find_job(id);  // no squeue here
+    if (!known_) known_ = known_jobs(goes_on_);
+    if (!*known_ && known_->error().code() == base::Code::kNotFound)
+      return find_job(id, goes_on_);  // no squeue here
     if (!*known_) return known_->error();
     if (!is_known(**known_, id)) return std::optional<SlurmJob>();
-    auto job = find_job(id);
+    auto job = find_job(id, goes_on_);
     if (!job) known_ = job.error();  // it is not waited for once more
     return job;
   });

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "launcher/runs/common.h"
 #include "launcher/view/metrics_log.h"
@@ -56,11 +57,14 @@ TimelineSources timeline_sources(const record::RunDir& run, RunState state);
 // Looks once at many runs, of whose jobs Slurm is asked together: in a folder of years there are hundreds that never ended well.
 class RunsLook {
  public:
+  // `goes_on` is asked about every second while Slurm does not answer whether to wait any longer.
+  explicit RunsLook(std::function<bool()> goes_on = {}) : goes_on_(std::move(goes_on)) {}
   base::Result<RunState> at(const record::RunDir& run);
   // Returns why Slurm could not be asked, and what that means; "" where it was, need not be, or is not here.
   std::string unanswered() const;
 
  private:
+  std::function<bool()> goes_on_;
   std::optional<base::Result<std::set<std::string>>>
       known_;  // jobs that Slurm has not forgotten, or why it cannot be asked
 };

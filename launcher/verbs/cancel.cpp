@@ -1,5 +1,7 @@
 #include <signal.h>
 
+#include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,14 +18,20 @@
 namespace shardrun::launcher {
 namespace {
 
+// How long Slurm may take to say whether a run is over, before it is asked to cancel the job all the same.
+constexpr auto kPatience = std::chrono::seconds(5);
+
+using GoesOn = std::function<bool()>;
+
 // The run that a name means here: of several with this name, the one that is not over. Which of two is to be stopped is not for
 // us to guess.
-base::Result<record::RunDir> find_run_to_stop(const std::string& name, const CommonOptions& common) {
+base::Result<record::RunDir> find_run_to_stop(const std::string& name, const CommonOptions& common,
+                                              const GoesOn& goes_on) {
   ASSIGN_OR_RETURN(auto newest, find_run(name, common));
   std::vector<record::RunDir> open;
   std::string list;
   if (name.find('/') == std::string::npos && name != "." && name != "..") {
-    RunsLook look;
+    RunsLook look(goes_on);
     for (const record::RunDir& run : runs_named(name, common)) {
       const auto state = look.at(run);
       if (!state || is_over(*state)) continue;
@@ -52,12 +60,31 @@ base::Error is_over_already(const RunState& state, const std::string& name) {
                   state.status.starts_with("interrupted") ? end_line(state) : state.status, next, name));
 }
 
+// Asks Slurm to cancel the job, and says what is known where it does not answer.
+base::Result<void> cancel_in_slurm(const RunState& state) {
+  const std::string& id = state.plan.id;
+  if (!state.unanswered.empty())
+    warn({fmt::format(
+        "Slurm does not answer, so whether {} is over is not known: {}; scancel is tried all the same, "
+        "for half a minute at most",
+        id, state.unanswered)});
+  auto cancelled = cancel_job(id);
+  if (cancelled || state.unanswered.empty()) return cancelled;
+  return base::Error(
+      cancelled.error().code(),
+      fmt::format("whether Slurm cancels {} is not known: {}; cancel it again when `squeue` answers", id,
+                  cancelled.error().message()));
+}
+
 base::Result<int> cancel(const std::string& run_name, const CommonOptions& common) {
-  ASSIGN_OR_RETURN(auto run, find_run_to_stop(run_name, common));
-  ASSIGN_OR_RETURN(auto state, look_at(run));
+  const GoesOn goes_on = [until = std::chrono::steady_clock::now() + kPatience] {
+    return std::chrono::steady_clock::now() < until;
+  };
+  ASSIGN_OR_RETURN(auto run, find_run_to_stop(run_name, common, goes_on));
+  ASSIGN_OR_RETURN(auto state, RunWatcher(run).look(goes_on));
   if (is_over(state)) return is_over_already(state, run_name);
   if (state.plan.scheduler == "slurm") {
-    RETURN_IF_ERROR(cancel_job(state.plan.id));
+    RETURN_IF_ERROR(cancel_in_slurm(state));
     print_text("asked Slurm to cancel job {}\n", base::visible(state.plan.id));
     return contract::kExitDone;
   }

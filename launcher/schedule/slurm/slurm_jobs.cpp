@@ -362,13 +362,13 @@ bool is_of_no_cluster(const Error& error) {
          error.to_string().find("Could not establish a configuration source") != std::string::npos;
 }
 
-Result<std::set<std::string>> known_jobs() {
+Result<std::set<std::string>> known_jobs(const std::function<bool()>& goes_on) {
   // What a person's squeue leaves out is left out for a person's eyes.
   const std::vector<std::string> filters = {
       "SQUEUE_ACCOUNT",   "SQUEUE_CLUSTERS", "SLURM_CLUSTERS", "SQUEUE_JOB_NAME",    "SQUEUE_LICENSES",
       "SQUEUE_PARTITION", "SQUEUE_QOS",      "SQUEUE_USERS",   "SQUEUE_RESERVATION", "SQUEUE_NODELIST"};
-  ASSIGN_OR_RETURN(auto answer,
-                   ask_slurm({"squeue", "--noheader", "--all", "--states=all", "--format=%F"}, "", filters));
+  ASSIGN_OR_RETURN(auto answer, ask_slurm({"squeue", "--noheader", "--all", "--states=all", "--format=%F"},
+                                          "", filters, goes_on));
   return listed_jobs(answer.out);
 }
 

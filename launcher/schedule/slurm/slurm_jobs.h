@@ -85,8 +85,8 @@ base::Result<std::optional<SlurmJob>> find_job(const std::string& id,
 // Says whether the error of find_job means that this machine belongs to no cluster, rather than that Slurm does not answer.
 bool is_of_no_cluster(const base::Error& error);
 // Returns the numbers of all jobs that Slurm has not forgotten, of an array's elements that of the array: one question, whose answer
-// says of many jobs that find_job need not be asked.
-base::Result<std::set<std::string>> known_jobs();
+// says of many jobs that find_job need not be asked. `goes_on` as there.
+base::Result<std::set<std::string>> known_jobs(const std::function<bool()>& goes_on = {});
 // Returns them as squeue's answer lists them.
 std::set<std::string> listed_jobs(const std::string& answer);
 // Says whether the job of a run's id may be among them.
