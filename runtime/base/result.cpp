@@ -1,5 +1,6 @@
 #include "runtime/base/result.h"
 
+#include <cerrno>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -58,8 +59,13 @@ std::string Error::to_chain_string() const {
 }
 
 Error errno_error(Code code, std::string_view what, int error_number, const char* file, int line) {
-  return Error(code, fmt::format("{}: {} (errno {})", what, std::strerror(error_number), error_number), file,
-               line);
+  const char* const mend = error_number == ENOSPC ? "; make room there: `df` and `df -i` show what is full"
+                           : error_number == EDQUOT
+                               ? "; make room there, or ask for more: `quota -s` shows your share"
+                               : "";
+  return Error(code,
+               fmt::format("{}: {} (errno {}){}", what, std::strerror(error_number), error_number, mend),
+               file, line);
 }
 
 void check_failed(const char* condition, const char* file, int line, std::string_view state) {

@@ -69,7 +69,7 @@ class [[nodiscard]] Error {
 };
 
 // Makes an error from errno: "open /x: No such file or directory (errno 2)". Pass errno as read right after the
-// call.
+// call. Of a disk that is full it says what to do.
 Error errno_error(Code code, std::string_view what, int error_number, const char* file = __builtin_FILE(),
                   int line = __builtin_LINE());
 

@@ -35,7 +35,9 @@ TEST_CASE(
     failure_of_close = 0;
 
     REQUIRE_FALSE(written);
-    CHECK_EQ(written.error().message(), "writing " + path + ": Disk quota exceeded (errno 122)");
+    CHECK_EQ(written.error().message(), "writing " + path +
+                                            ": Disk quota exceeded (errno 122); make room there, or ask for "
+                                            "more: `quota -s` shows your share");
     CHECK_EQ(base::read_file(path).value(), "old");
     const std::filesystem::directory_iterator files(folder.path());
     CHECK_EQ(std::distance(begin(files), end(files)), 1);
