@@ -321,14 +321,33 @@ struct Scratch {
   }
 };
 
-// Writes the calibration that was measured to `path`.
+// Refuses a place where nothing could be kept, as a disk that is full, before anybody measures for minutes.
+Result<void> check_place(const std::string& path) {
+  constexpr size_t kRoom = 64 << 10;  // bytes, which no calibration has
+  std::error_code ignored;
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored))
+    return Error(Code::kInvalid, path + " is no file; name another file with --output");
+  const std::string trial = fmt::format("{}.trial-{}", path, ::getpid());
+  auto tried = base::make_directories(path.substr(0, path.find_last_of('/')));
+  if (tried) tried = base::write_file_atomically(trial, std::string(kRoom, '#'));
+  ::unlink(trial.c_str());
+  if (tried) return tried;
+  return Error(tried.error().code(), fmt::format("{} could not be kept: {}; name another file with --output",
+                                                 path, tried.error().message()));
+}
+
+// Writes the calibration that was measured to `path`; prints it where it cannot be written.
 Result<MeasuredMachine> keep(Calibration measured, const CalibrateOptions& options, const std::string& path) {
   ASSIGN_OR_RETURN(auto kept, options.network ? with_network(path, measured) : std::move(measured));
   auto machine = MeasuredMachine::of(kept);
   if (!machine) return machine;
-  RETURN_IF_ERROR(base::make_directories(path.substr(0, path.find_last_of('/'))));
-  RETURN_IF_ERROR(base::write_file_atomically(path, record::to_toml(kept)));
-  return machine;
+  const std::string text = record::to_toml(kept);
+  auto written = base::make_directories(path.substr(0, path.find_last_of('/')));
+  if (written) written = base::write_file_atomically(path, text);
+  if (written) return machine;
+  say_error(text);
+  return Error(written.error().code(), fmt::format("{}; what was measured is printed above: write it to {}",
+                                                   written.error().message(), path));
 }
 
 Result<Measured> measure_anew(const spec::JobSpec& spec, const CalibrateOptions& options, bool json) {
@@ -358,6 +377,7 @@ Result<int> calibrate(const CalibrateOptions& options, const CommonOptions& comm
     if (options.network) {  // before anything is measured that nobody could keep
       RETURN_IF_ERROR(measured_before(path));
     }
+    RETURN_IF_ERROR(check_place(path));
     ASSIGN_OR_RETURN(auto measured, measure_anew(spec, options, common.json));
     if (measured.exit_code != contract::kExitDone) {
       fail(Error(Code::kIo, "the cluster could not be measured; what the run says is above"), common);
