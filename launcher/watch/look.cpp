@@ -22,8 +22,6 @@ using base::Error;
 using base::Result;
 using std::chrono::steady_clock;
 
-constexpr size_t kLongestAnswer = 4096;
-
 bool wait_for(int fd, short events, steady_clock::time_point deadline) {
   pollfd polled{fd, events, 0};
   while (true) {
@@ -75,7 +73,8 @@ class LineReader {
   Result<void> read_more() {
     received_.erase(0, begin_);
     begin_ = 0;
-    if (received_.size() > kLongestAnswer) return Error(Code::kIo, "the conductor's answer does not end");
+    if (received_.size() > contract::kLongestLine)
+      return Error(Code::kIo, "the conductor's answer does not end");
     std::array<char, 65536> chunk;
     if (!wait_for(fd_, POLLIN, deadline_)) return Error(Code::kIo, "the conductor does not answer in time");
     const ssize_t got = ::recv(fd_, chunk.data(), chunk.size(), MSG_DONTWAIT);

@@ -39,7 +39,6 @@ constexpr double kAnswerShare = 0.25;  // of a lease, between answers
 constexpr double kAskSeconds = 1.0;    // from a rank's last word to the first line to it
 // If we come to our own work later than this, we were asleep, not the ranks.
 constexpr double kOwnStallSeconds = 1.0;
-constexpr size_t kLongestLine = 4096;
 constexpr double kEndsSeconds = 1.0;  // how often accounts of ranks that were never heard are looked for
 constexpr double kEndsShare = 0.05;   // of the time, at most, for that
 constexpr double kLongestLookSeconds = 10.0;  // for who looks to read all
@@ -317,7 +316,7 @@ bool Watch::read_peer(Peer& peer, double now) {
     peer.received.erase(0, end + 1);
     if (!on_line(peer, line, now)) return false;
   }
-  return peer.received.size() <= kLongestLine;
+  return peer.received.size() <= contract::kLongestLine;
 }
 
 // Returns false when all is sent, or the connection is over.

@@ -14,6 +14,7 @@
 // Thread rule: thread-compatible.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -31,6 +32,8 @@ base::Result<std::string> new_run_identity();
 
 // Returns 64 hexadecimal digits that only a holder of the key can compute for these words, which serve `purpose`.
 std::string proof_of_key(const common::Key& key, std::string_view purpose, std::string_view words);
+
+inline constexpr size_t kLongestLine = 4096;  // bytes; whoever sends a longer one is no peer
 
 class SealedLines {
  public:

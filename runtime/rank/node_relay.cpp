@@ -17,7 +17,6 @@ namespace {
 
 using base::UniqueFd;
 
-constexpr size_t kLongestLine = 4096;
 constexpr int kMostAtOnce = 64;
 
 struct Name {
@@ -131,7 +130,7 @@ bool NodeRelay::read_client(Client& client, Clock::time_point now) {
       client.received.erase(0, end + 1);
       if (!on_line(client, line, now)) return false;
     }
-    if (client.received.size() > kLongestLine) return false;
+    if (client.received.size() > contract::kLongestLine) return false;
   }
 }
 

@@ -27,8 +27,7 @@ constexpr milliseconds kBeat{static_cast<int64_t>(contract::kBeatSeconds * 1000)
 // A program that is over by then needs no link: who starts thousands of them would wait for as many connections.
 constexpr milliseconds kBegin{100};
 constexpr milliseconds kConnectTime{1000};  // limit for one address, until the conductor has proved itself
-constexpr size_t kLongestLine = 4096;
-constexpr size_t kMostUnanswered = 64;  // unanswered beats after which a connection is given up
+constexpr size_t kMostUnanswered = 64;      // unanswered beats after which a connection is given up
 // If we come to our own work later than this, we were asleep, not the network.
 constexpr milliseconds kOwnStall{1500};
 // How long reading the epoch may take at least, and how often it is read while the conductor is silent.
@@ -274,7 +273,7 @@ WatchLink::Order WatchLink::read_lines() {
       if (const Order order = on_line(line); order != Order::kNone) return order;
       if (!connected_) break;
     }
-    if (received_.size() > kLongestLine) disconnect();
+    if (received_.size() > contract::kLongestLine) disconnect();
   }
   return signal_ > 0 ? Order::kSignal : Order::kNone;
 }
