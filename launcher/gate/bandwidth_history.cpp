@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/median.h"
 #include "runtime/base/state_folder.h"
 #include "runtime/base/trust.h"
 
@@ -64,9 +66,7 @@ std::string history_text(std::span<const double> values) {
 Result<std::optional<double>> usual_bandwidth(const std::string& path) {
   ASSIGN_OR_RETURN(auto values, read_history(path));
   if (values.empty()) return std::optional<double>{};
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return std::optional<double>(*middle);
+  return std::optional<double>(base::lower_median(std::move(values)));
 }
 
 Result<void> remember_bandwidth(const std::string& path, double bytes_per_second) {
