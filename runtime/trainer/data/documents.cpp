@@ -26,7 +26,7 @@ bool is_blank(std::string_view text) {
 }
 
 // Returns the line at `at` without its line break; moves `at` behind it.
-std::string_view take_line(std::string_view text, size_t& at) {
+std::string_view line_at(std::string_view text, size_t& at) {
   const size_t end = std::min(text.find('\n', at), text.size());
   const std::string_view line = text.substr(at, end - at);
   at = std::min(end + 1, text.size());
@@ -148,13 +148,13 @@ std::string_view DocumentReader::take(size_t& at, int64_t& line) const {
   if (kind_ == Kind::kWhole) return whole.substr(std::exchange(at, whole.size()));
   for (; at < whole.size(); ++line) {
     const size_t begin = at;
-    const std::string_view first = take_line(whole, at);
+    const std::string_view first = line_at(whole, at);
     if (is_blank(first)) continue;
     if (kind_ == Kind::kJsonLines) return first;
     size_t end = begin + first.size();
     while (at < whole.size()) {
       size_t after = at;
-      const std::string_view next = take_line(whole, after);
+      const std::string_view next = line_at(whole, after);
       if (is_blank(next)) break;
       end = at + next.size();
       at = after;
