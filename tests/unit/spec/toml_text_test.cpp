@@ -117,3 +117,9 @@ TEST_CASE("TOML text: a string of any text is read back as it was") {
     CHECK_EQ(spec->environment.at("A").text, text);
   }
 }
+
+TEST_CASE("TOML text: an array of texts separates all of them, those that are like the first, too") {
+  CHECK_EQ(spec::toml_array({"a", "b", "a"}), "[\"a\", \"b\", \"a\"]");
+  CHECK_EQ(spec::toml_array({"", ""}), "[\"\", \"\"]");
+  CHECK_EQ(spec::toml_array({}), "[]");
+}
