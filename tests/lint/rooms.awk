@@ -56,7 +56,6 @@ BEGIN {
   home("^CLI/", "launcher/main.cpp launcher/verbs", "CLI11")
   home("^pmix_server", "launcher/schedule/local", "the PMIx server interface")
   home("^pmix", "runtime/trainer/comm launcher/schedule/local", "PMIx")
-  home("^mpi\\.h", "plugins/mpi", "MPI")
   home("^rdma/", "plugins/ofi", "libfabric")
   home("^(dnnl|oneapi)", "runtime/trainer/kernels", "oneDNN")
   home("^(cuda|cub|cudnn|nv)", "runtime/trainer/kernels/cuda", "CUDA")
