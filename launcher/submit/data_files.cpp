@@ -40,7 +40,7 @@ std::string beginning_of(const std::string& path) {
 }
 
 // What the first bytes of a data file and its size tell of it.
-struct DataFile {
+struct ListedFile {
   bool is_text = false;
   int64_t tokens = 0;  // as the trainer counts them
   // Of a text, that of the tokenizer of bytes. None for a token file of another version, of which the trainer says so.
@@ -50,7 +50,7 @@ struct DataFile {
     const std::string_view kind(header->tokenizer.data(), header->tokenizer.size());
     return kind.substr(0, kind.find('\0'));
   }
-  bool has_tokenizer_of(const DataFile& other) const {
+  bool has_tokenizer_of(const ListedFile& other) const {
     const auto facts = [](const record::TokenFileHeader& h) {
       return std::tie(h.tokenizer, h.tokenizer_hash, h.vocabulary, h.special);
     };
@@ -58,7 +58,7 @@ struct DataFile {
   }
 };
 
-DataFile text_of(int64_t bytes) {
+ListedFile text_of(int64_t bytes) {
   record::TokenFileHeader header;
   header.vocabulary = 256;
   header.documents = 1;
@@ -67,7 +67,7 @@ DataFile text_of(int64_t bytes) {
   return {true, bytes + 1, header};
 }
 
-Result<DataFile> token_file_of(const std::string& begin, int64_t bytes, const std::string& what) {
+Result<ListedFile> token_file_of(const std::string& begin, int64_t bytes, const std::string& what) {
   const auto damaged = [&](const std::string& how) {
     return Error(Code::kInvalid,
                  fmt::format("{} is damaged: {}; make it again with shardrun data", what, how));
@@ -76,14 +76,14 @@ Result<DataFile> token_file_of(const std::string& begin, int64_t bytes, const st
   if (begin.size() < sizeof header) return damaged("it ends inside its header");
   std::memcpy(&header, begin.data(), sizeof header);
   if (header.byte_order != record::kByteOrderMark || header.version != record::kTokenFileVersion)
-    return DataFile();
+    return ListedFile();
   if (const std::string fault = record::header_fault(header); !fault.empty()) return damaged(fault);
   if (const std::string fault = record::size_fault(header, static_cast<uint64_t>(bytes)); !fault.empty())
     return damaged(fault);
-  return DataFile{false, static_cast<int64_t>(header.tokens), header};
+  return ListedFile{false, static_cast<int64_t>(header.tokens), header};
 }
 
-Result<DataFile> check_file(const std::string& origin, const std::string& full) {
+Result<ListedFile> check_file(const std::string& origin, const std::string& full) {
   const auto refuse = [&](const std::string& what) {
     return Error(Code::kInvalid, fmt::format("{}: {}{}", origin, full, what));
   };
@@ -117,7 +117,7 @@ Result<void> check_named_once(const spec::JobSpec& spec, const std::string& key,
 
 // Refuses a file that does not go with `first`, the first one of the job, or whose tokens the model does not have.
 Result<void> check_tokenizer(const spec::JobSpec& spec, const std::string& origin, const std::string& full,
-                             const DataFile& file, const DataFile& first) {
+                             const ListedFile& file, const ListedFile& first) {
   if (spec.model.vocab > 0 && static_cast<uint32_t>(spec.model.vocab) < file.header->vocabulary)
     return Error(Code::kInvalid,
                  fmt::format("{}: [model] vocab = {} is too small for {}, of a {} tokenizer; use at least {}",
@@ -132,10 +132,10 @@ Result<void> check_tokenizer(const spec::JobSpec& spec, const std::string& origi
 
 // Refuses files from which nobody can make the examples of a BERT.
 Result<void> check_documents(const spec::JobSpec& spec, const std::string& origin,
-                             const std::vector<DataFile>& files) {
+                             const std::vector<ListedFile>& files) {
   const bool pairs = spec.model.next_sentence;
   uint64_t documents = 0;
-  for (const DataFile& file : files) {
+  for (const ListedFile& file : files) {
     const auto& [begin, end, unknown, pad, mask] = file.header->special;
     if (file.is_text || std::min({begin, end, pad, mask}) < 0)
       return Error(Code::kInvalid,
@@ -152,7 +152,7 @@ Result<void> check_documents(const spec::JobSpec& spec, const std::string& origi
 
 // Refuses a list that is not of one kind, or that is too short.
 Result<void> check_list(const spec::JobSpec& spec, const std::string& key,
-                        const std::vector<DataFile>& files) {
+                        const std::vector<ListedFile>& files) {
   int64_t tokens = 0;
   for (size_t i = 0; i < files.size(); ++i) {
     tokens += files[i].tokens;
@@ -182,14 +182,14 @@ std::vector<std::pair<std::string, const std::vector<std::string>*>> data_lists(
 }
 
 Result<void> check_data_files(const spec::JobSpec& spec, const std::string& working_directory) {
-  std::optional<DataFile> first;  // of all lists
+  std::optional<ListedFile> first;  // of all lists
   for (const auto& [key, files] : data_lists(spec)) {
     RETURN_IF_ERROR(check_named_once(spec, key, *files, working_directory));
-    std::vector<DataFile> known;
+    std::vector<ListedFile> known;
     for (size_t i = 0; i < files->size(); ++i) {
       const std::string full = (fs::path(working_directory) / (*files)[i]).string();
       const std::string origin = spec.origin(fmt::format("{}[{}]", key, i));
-      ASSIGN_OR_RETURN(DataFile file, check_file(origin, full));
+      ASSIGN_OR_RETURN(ListedFile file, check_file(origin, full));
       if (!file.header) continue;
       if (!first) first = file;
       RETURN_IF_ERROR(check_tokenizer(spec, origin, full, file, *first));
