@@ -21,10 +21,14 @@ using common::Sum;
 
 namespace {
 
-constexpr uint64_t kGatherSegmentBytes = 256 << 10;
 constexpr uint64_t kUnit = 64;
-// Of sums, by a rank: this fills a link of 100 Gbit/s. More would stand in the link's queue, before everybody's requests.
-constexpr uint64_t kAskedAtOnce = 1 << 20;
+
+// Returns the bytes of a message of a stream. All streams that come to a rank share its link and end together, so that of each the
+// last message is whole only then: an eighth of a stream, lest much is handed on while links rest. A message costs as much as tens
+// of KiB.
+uint64_t message_of(uint64_t stream_bytes) {
+  return std::clamp<uint64_t>(stream_bytes / 8, 64 << 10, 256 << 10) / kUnit * kUnit;
+}
 
 // The slices of a buffer, in bytes.
 struct Slices {
@@ -46,10 +50,9 @@ struct Cut {
   uint32_t window = kWindow;  // segments of a stream that a rank holds at once
 };
 
-// What a rank holds of sums at once fits into what comm_v1.h allows: most_rings streams, a window of each. A message costs as
-// much as tens of KiB, so that short streams have fewer ones.
+// What a rank holds of sums at once fits into what comm_v1.h allows: most_rings streams, a window of each.
 Cut cut_for(const Layout& layout, uint64_t slice_bytes) {
-  constexpr uint64_t kLeast = 64 << 10, kMost = 256 << 10;
+  constexpr uint64_t kLeast = 64 << 10;
   constexpr uint64_t kMostSegments = 16;
   const uint32_t size = std::max(2u, layout.size());
   uint64_t stream = shardrun_comm_v1_sum_bytes(size, UINT64_MAX) / layout.most_rings;
@@ -58,7 +61,7 @@ Cut cut_for(const Layout& layout, uint64_t slice_bytes) {
         stream, std::max(kUnit * kWindow, shardrun_comm_v1_sum_bytes(size, slice_bytes) / layout.most_rings));
   }
   Cut cut;
-  cut.segment = std::clamp(stream / kWindow, std::min(stream, kLeast), kMost) / kUnit * kUnit;
+  cut.segment = std::clamp(stream / kWindow, std::min(stream, kLeast), message_of(slice_bytes)) / kUnit * kUnit;
   cut.piece = cut.segment;
   if (const uint64_t chunk = NodeGeometry(layout.crowd).chunk_to_one();
       layout.shares_memory() && cut.segment > chunk) {
@@ -94,7 +97,7 @@ class SumOfSlices final : public Operation {
     plan_own_sum();
     if (shares_) plan_handing();
     if (gathers) plan_gathering();
-    ask_in_turn();
+    ask();
   }
 
   void use_scratch(std::byte* scratch) override {
@@ -109,7 +112,7 @@ class SumOfSlices final : public Operation {
       moved |= add_up_node();
     }
     moved |= add_up_own();
-    ask_in_turn();
+    ask();
     if (gathers_) moved |= gather();
     return moved;
   }
@@ -154,7 +157,6 @@ class SumOfSlices final : public Operation {
         const uint32_t other = layout().node_of[planned.peer];
         inputs_.push_back(
             {.tree = layout().roots[other][planned.root], .flow = static_cast<int64_t>(flows_.size())});
-        streams_.push_back(flows_.size());
         Flow& flow = add_flow(planned.peer, /*is_send=*/false, planned.root, nullptr, own_bytes_, segment_, 0,
                               window_);
         put_window_in_scratch(flow);
@@ -224,7 +226,7 @@ class SumOfSlices final : public Operation {
       const uint64_t bytes = slices_.bytes(planned.part);
       const bool waits = planned.is_send || near().size() == 1;
       add_flow(planned.peer, planned.is_send, kSumStep, planned.is_send ? out_ : slice(planned.part), bytes,
-               kGatherSegmentBytes, waits ? 0 : bytes);
+               message_of(slices_.longest()), waits ? 0 : bytes);
     }
     if (!shares_) return;
     writes_to_all = true;
@@ -328,22 +330,10 @@ class SumOfSlices final : public Operation {
     if (piece.part < led_.size()) flows_[piece.part * node_sums_.size() + root].limit_bytes += piece.bytes;
   }
 
-  // Asks the other nodes for segments of their sums: for the first one of each, then for the second ones. The nodes sum in the
-  // same order, so that a segment is there when its turn comes.
-  void ask_in_turn() {
-    if (streams_.empty()) return;
-    uint64_t asked = 0;
-    for (const size_t stream : streams_) {
-      const Flow& flow = flows_[stream];
-      asked += std::min(flow.limit_bytes, flow.total_bytes) - flow.complete_bytes();
-    }
-    while (asked < kAskedAtOnce) {
-      Flow& flow = flows_[streams_[next_stream_]];
-      const bool has_room = flow.limit_bytes < summed_ + window_ * segment_;
-      if (!has_room || flow.limit_bytes >= flow.total_bytes) return;
-      flow.limit_bytes += segment_;
-      asked += segment_;
-      next_stream_ = (next_stream_ + 1) % streams_.size();
+  // Asks the other nodes for all of their sums that there is room for.
+  void ask() {
+    for (const Input& input : inputs_) {
+      if (input.flow >= 0) flows_[input.flow].limit_bytes = summed_ + window_ * segment_;
     }
   }
 
@@ -420,9 +410,6 @@ class SumOfSlices final : public Operation {
   std::vector<uint32_t> led_;  // slices, in the order of their flows
   std::vector<NodeSum> node_sums_;
   std::vector<Input> inputs_;
-  std::vector<size_t>
-      streams_;  // the flows that bring other nodes' sums, in the order in which they are asked for
-  size_t next_stream_ = 0;
   Sum own_sum_;
   std::vector<Hand> hands_;  // by member
   ChunkWalk reading_;        // of what the others hand to us
