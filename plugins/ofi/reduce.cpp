@@ -61,7 +61,8 @@ Cut cut_for(const Layout& layout, uint64_t slice_bytes) {
         stream, std::max(kUnit * kWindow, shardrun_comm_v1_sum_bytes(size, slice_bytes) / layout.most_rings));
   }
   Cut cut;
-  cut.segment = std::clamp(stream / kWindow, std::min(stream, kLeast), message_of(slice_bytes)) / kUnit * kUnit;
+  cut.segment =
+      std::clamp(stream / kWindow, std::min(stream, kLeast), message_of(slice_bytes)) / kUnit * kUnit;
   cut.piece = cut.segment;
   if (const uint64_t chunk = NodeGeometry(layout.crowd).chunk_to_one();
       layout.shares_memory() && cut.segment > chunk) {
