@@ -272,7 +272,10 @@ NodeRegion::~NodeRegion() {
 
 Status NodeRegion::attach(bool writes_to_all, bool writes_to_one, bool* ready) {
   *ready = false;
-  if (Status status = map(mine_); !status.ok()) return status;
+  if (mapped_[mine_] == nullptr) {
+    if (Status status = reserve_counters(mine_); !status.ok()) return status;
+    if (Status status = map(mine_); !status.ok()) return status;
+  }
   if (Status status = reserve_rings(writes_to_all, writes_to_one); !status.ok()) return status;
   if (!is_open_) {
     if (!open_own()) return {};
@@ -286,6 +289,11 @@ Status NodeRegion::attach(bool writes_to_all, bool writes_to_one, bool* ready) {
     if (fstat(memory_->files_[members_[member]].descriptor, &about) != 0 ||
         static_cast<uint64_t>(about.st_size) < offset_ + geometry_.region_bytes()) {
       all = false;  // it has not come to its connect() yet
+      continue;
+    }
+    // Its page may be a hole still. Where a full /dev/shm cannot fill that, a look at it would be a SIGBUS: that rank will say so.
+    if (mapped_[member] == nullptr && !reserve_counters(member).ok()) {
+      all = false;
       continue;
     }
     if (Status status = map(member); !status.ok()) return status;
@@ -315,12 +323,13 @@ bool NodeRegion::agree_on_lending() {
   return true;
 }
 
+Status NodeRegion::reserve_counters(uint32_t member) {
+  return reserve(memory_->files_[members_[member]].descriptor, offset_, geometry_.counters_bytes());
+}
+
 Status NodeRegion::map(uint32_t member) {
   if (mapped_[member] != nullptr) return {};
   const int descriptor = memory_->files_[members_[member]].descriptor;
-  if (member == mine_) {
-    if (Status status = reserve(descriptor, offset_, geometry_.counters_bytes()); !status.ok()) return status;
-  }
   void* mapped = mmap(nullptr, geometry_.region_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor,
                       static_cast<off_t>(offset_));
   if (mapped == MAP_FAILED) return {SHARDRUN_COMM_IO, fmt::format("mmap: {}", std::strerror(errno))};

@@ -166,6 +166,7 @@ class NodeRegion {
  private:
   struct Ring;
   struct Header;
+  Status reserve_counters(uint32_t member);
   Status map(uint32_t member);
   Status reserve_rings(bool to_all, bool to_one);
   bool is_read();

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,6 +15,8 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+
+#include "tests/support/small_shm.h"
 
 using namespace shardrun::ofi;
 
@@ -122,6 +125,31 @@ TEST_CASE("memory of a node: nothing is lent where a rank cannot read in another
 
   CHECK_FALSE(pair.region[0]->may_lend());
   CHECK_FALSE(pair.region[1]->may_lend());
+}
+
+TEST_CASE("memory of a node: a rank for whose part a full /dev/shm has no page is waited for" *
+          doctest::skip(!shardrun::tests::may_shrink_shm())) {
+  shardrun::tests::with_small_shm("16m", [] {
+    Pair pair(700);
+    const auto reserve = [](const std::string& name, uint64_t bytes) {
+      const int descriptor = ::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+      REQUIRE(descriptor >= 0);
+      REQUIRE(::posix_fallocate(descriptor, 0, static_cast<off_t>(bytes)) == 0);
+      ::close(descriptor);
+    };
+    char own[64];
+    std::snprintf(own, sizeof(own), "/dev/shm/shardrun-%016llx",
+                  static_cast<unsigned long long>(uint64_t(getpid()) << 20 | 700));
+    reserve(own, NodeGeometry(2).region_bytes() + (64 << 10));  // with the board before it
+    struct statvfs about {};
+    REQUIRE(::statvfs("/dev/shm", &about) == 0);
+    reserve("/dev/shm/fills", about.f_bavail * about.f_bsize);
+
+    CHECK_FALSE(pair.attach(0));
+    std::filesystem::remove("/dev/shm/fills");
+    pair.attach_both();
+    CHECK(pair.region[0]->room_to_all() != nullptr);
+  });
 }
 
 TEST_CASE("memory of a node: files of ranks that were killed are removed, once they are old") {

@@ -1,8 +1,6 @@
 // The ofi plugin with every rank a thread of this process: what the sanitizers can see whole.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/statvfs.h>
 
 #include <fstream>
@@ -14,6 +12,7 @@
 #include "plugins/abi/comm_v1.h"
 #include "runtime/trainer/comm/plugin_communicator.h"
 #include "tests/process/comm/peer_checks.h"
+#include "tests/support/small_shm.h"
 
 using namespace shardrun;
 
@@ -155,8 +154,8 @@ TEST_CASE("ofi in one process: after a failed wait the buffers are free, and the
   CHECK(codes[1] == base::Code::kTimeout);
 }
 
-TEST_CASE("ofi in one process: whom a full /dev/shm fails says so, and the other has lost a peer") {
-  bool is_mounted = false;
+TEST_CASE("ofi in one process: whom a full /dev/shm fails says so, and the other has lost a peer" *
+          doctest::skip(!tests::may_shrink_shm())) {
   std::vector<base::Code> codes(2, base::Code::kInvalid);
   std::vector<std::string> errors(2);
   const auto free_bytes = [] {
@@ -164,11 +163,7 @@ TEST_CASE("ofi in one process: whom a full /dev/shm fails says so, and the other
     return ::statvfs("/dev/shm", &about) == 0 ? about.f_bavail * about.f_bsize : 0;
   };
 
-  std::thread([&] {  // the threads of its ranks have its mounts
-    is_mounted = ::unshare(CLONE_NEWNS) == 0 &&
-                 ::mount("", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-                 ::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=1700k") == 0;
-    if (!is_mounted) return;
+  tests::with_small_shm("1700k", [&] {
     auto sessions = open_world(2, "shm");
     run(sessions, [&](int rank, comm::PluginSession& session) {
       auto channel = session.communicator(0);
@@ -181,12 +176,7 @@ TEST_CASE("ofi in one process: whom a full /dev/shm fails says so, and the other
       codes[rank] = done.error().code();
       errors[rank] = done.error().message();
     });
-  })
-      .join();
-  if (!is_mounted) {
-    MESSAGE("skipped: mounting a tmpfs needs root");
-    return;
-  }
+  });
 
   CHECK(codes[0] == base::Code::kIo);
   CHECK(errors[0].starts_with("/dev/shm has no "));
