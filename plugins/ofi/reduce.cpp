@@ -221,13 +221,15 @@ class SumOfSlices final : public Operation {
   // The sums go to where the contributions were. No sum arrives before its contribution has been read, because it is
   // made of it; only what libfabric sends straight from the buffer must be known to have left.
   void plan_gathering() {
+    constexpr uint64_t kUnderWay = 1 << 20;  // of a stream
+    const uint64_t message = message_of(slices_.longest());
     gathers_ = true;
     first_sum_ = flows_.size();
     for (const common::NodeFlow& planned : common::gather_flows(layout(), group_.mine)) {
       const uint64_t bytes = slices_.bytes(planned.part);
       const bool waits = planned.is_send || near().size() == 1;
       add_flow(planned.peer, planned.is_send, kSumStep, planned.is_send ? out_ : slice(planned.part), bytes,
-               message_of(slices_.longest()), waits ? 0 : bytes);
+               message, waits ? 0 : bytes, static_cast<uint32_t>(kUnderWay / message));
     }
     if (!shares_) return;
     writes_to_all = true;
