@@ -292,11 +292,13 @@ Status NodeRegion::attach(bool writes_to_all, bool writes_to_one, bool* ready) {
       continue;
     }
     // Its page may be a hole still. Where a full /dev/shm cannot fill that, a look at it would be a SIGBUS: that rank will say so.
-    if (mapped_[member] == nullptr && !reserve_counters(member).ok()) {
-      all = false;
-      continue;
+    if (mapped_[member] == nullptr) {
+      if (!reserve_counters(member).ok()) {
+        all = false;
+        continue;
+      }
+      if (Status status = map(member); !status.ok()) return status;
     }
-    if (Status status = map(member); !status.ok()) return status;
     opened_[member] = header(member).group.load(std::memory_order_acquire) == group_;
     all = all && opened_[member];
   }
@@ -328,7 +330,6 @@ Status NodeRegion::reserve_counters(uint32_t member) {
 }
 
 Status NodeRegion::map(uint32_t member) {
-  if (mapped_[member] != nullptr) return {};
   const int descriptor = memory_->files_[members_[member]].descriptor;
   void* mapped = mmap(nullptr, geometry_.region_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor,
                       static_cast<off_t>(offset_));

@@ -22,12 +22,13 @@ using common::Sum;
 namespace {
 
 constexpr uint64_t kUnit = 64;
+constexpr uint64_t kLeastMessage = 64 << 10,
+                   kMostMessage = 256 << 10;  // of a message: one costs as much as tens of KiB
 
 // Returns the bytes of a message of a stream. All streams that come to a rank share its link and end together, so that of each the
-// last message is whole only then: an eighth of a stream, lest much is handed on while links rest. A message costs as much as tens
-// of KiB.
+// last message is whole only then: an eighth of a stream, lest much is handed on while links rest.
 uint64_t message_of(uint64_t stream_bytes) {
-  return std::clamp<uint64_t>(stream_bytes / 8, 64 << 10, 256 << 10) / kUnit * kUnit;
+  return std::clamp(stream_bytes / 8, kLeastMessage, kMostMessage) / kUnit * kUnit;
 }
 
 // The slices of a buffer, in bytes.
@@ -52,7 +53,6 @@ struct Cut {
 
 // What a rank holds of sums at once fits into what comm_v1.h allows: most_rings streams, a window of each.
 Cut cut_for(const Layout& layout, uint64_t slice_bytes) {
-  constexpr uint64_t kLeast = 64 << 10;
   constexpr uint64_t kMostSegments = 16;
   const uint32_t size = std::max(2u, layout.size());
   uint64_t stream = shardrun_comm_v1_sum_bytes(size, UINT64_MAX) / layout.most_rings;
@@ -62,7 +62,7 @@ Cut cut_for(const Layout& layout, uint64_t slice_bytes) {
   }
   Cut cut;
   cut.segment =
-      std::clamp(stream / kWindow, std::min(stream, kLeast), message_of(slice_bytes)) / kUnit * kUnit;
+      std::clamp(stream / kWindow, std::min(stream, kLeastMessage), message_of(slice_bytes)) / kUnit * kUnit;
   cut.piece = cut.segment;
   if (const uint64_t chunk = NodeGeometry(layout.crowd).chunk_to_one();
       layout.shares_memory() && cut.segment > chunk) {
