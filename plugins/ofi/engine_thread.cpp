@@ -233,7 +233,11 @@ bool Engine::work_on(ActiveOperation& active) {
     return true;
   }
   for (Flow& flow : operation.flows()) {
-    while (flow.may_post() && post_flow(active, flow)) moved = true;
+    while (flow.may_post() && post_flow(active, flow)) {
+      moved = true;
+      // A row of messages takes a CPU for milliseconds: ranks that share it begin meanwhile.
+      if (flow.is_send && flow.segments() > 1 && waiting_ > 0) sched_yield();
+    }
     if (!flow.is_send && flow.posted > flow.room) tell_room(active, flow);
   }
   return moved;

@@ -1,6 +1,7 @@
 // All-gather and broadcast of more than a few bytes.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "plugins/ofi/operations.h"
@@ -9,15 +10,20 @@
 namespace shardrun::ofi {
 namespace {
 
-constexpr uint64_t kSegmentBytes = 256 << 10;
-constexpr uint32_t kSegments = 8;  // of a flow under way
+constexpr uint64_t kUnderWay = 2 << 20;  // of a stream
+
+// Returns the bytes of a message of a part. All streams that come to a rank share its link and end together: a quarter of a stream,
+// lest much is passed on while links rest. Each message wakes a thread that takes its CPU from what computes.
+uint64_t message_of_part(uint64_t bytes) {
+  constexpr uint64_t kLeast = 128 << 10, kLine = 64;
+  return std::clamp(bytes / 4, kLeast, kMostMessage) / kLine * kLine;
+}
 
 std::byte* bytes_of(const void* pointer) {
   return static_cast<std::byte*>(const_cast<void*>(pointer));
 }
 
-// Returns whether the machine has a CPU for each of so many ranks. Where ranks share CPUs, those that have lent something would
-// be woken once more to see it read.
+// Returns whether the machine has a CPU for each of so many ranks.
 bool has_cpu_each(size_t ranks) {
   static const auto cpus = static_cast<size_t>(sysconf(_SC_NPROCESSORS_ONLN));  // reads a file
   return ranks <= cpus;
@@ -63,14 +69,17 @@ class AllGather final : public Spreading {
     const bool is_elsewhere = bytes > 0 && own != mine;
     if (is_elsewhere && !shares) std::memcpy(own, mine, bytes);
     const std::vector<common::NodeFlow> planned = common::gather_flows(layout(), me);
+    const uint64_t message = message_of_part(bytes);
     for (const common::NodeFlow& flow : planned) {
       std::byte* bytes_there = flow.is_send ? bytes_of(mine) : buffer_ + flow.part * bytes;
-      Flow& added = add_flow(flow.peer, flow.is_send, 0, bytes_there, bytes, kSegmentBytes, bytes, kSegments);
+      Flow& added = add_flow(flow.peer, flow.is_send, 0, bytes_there, bytes, message, bytes,
+                             static_cast<uint32_t>(kUnderWay / message));
       if (bytes <= kAskedBytes) added.room = 0;
     }
     if (!shares) return;
     writes_to_all = true;
-    if (has_cpu_each(near().size())) spread_.lend();
+    // Who lends waits until the others have read: not where ranks share CPUs, nor where links bring parts, the last ones at once.
+    if (layout().nodes() == 1 && has_cpu_each(near().size())) spread_.lend();
     spread_.add_block(me * bytes, bytes, is_elsewhere ? bytes_of(mine) : nullptr);
     spread_.set_ready(0, bytes);
     for (const common::NodeFlow& flow : planned) {
@@ -113,10 +122,10 @@ class Broadcast final : public Spreading {
     while (span < nodes && (place & span) == 0) span *= 2;
     from_parent_ = place != 0;
     if (from_parent_)
-      add_flow(at_place(place - span), /*is_send=*/false, 0, buffer, bytes, kSegmentBytes, bytes);
+      add_flow(at_place(place - span), /*is_send=*/false, 0, buffer, bytes, kMostMessage, bytes);
     for (uint32_t distance = span / 2; distance > 0; distance /= 2) {
       if (place + distance >= nodes) continue;
-      add_flow(at_place(place + distance), /*is_send=*/true, 0, buffer, bytes, kSegmentBytes,
+      add_flow(at_place(place + distance), /*is_send=*/true, 0, buffer, bytes, kMostMessage,
                from_parent_ ? 0 : bytes);
     }
     if (shares) {

@@ -35,6 +35,8 @@ struct Group {
 };
 
 constexpr uint32_t kWindow = 4;  // segments of a flow in flight, where nothing else is said
+constexpr uint64_t kMostMessage =
+    256 << 10;  // bytes of a segment, which is a message; one costs as much as tens of KiB
 // What is sent to a rank, by all others together, before it has said that it waits for it.
 constexpr uint64_t kUnaskedBytes = 4 << 20;
 // But nothing of flows of so many bytes at most in an operation that ends for a rank when all parts are there: such small ones

@@ -22,10 +22,9 @@ using common::Sum;
 namespace {
 
 constexpr uint64_t kUnit = 64;
-constexpr uint64_t kLeastMessage = 64 << 10,
-                   kMostMessage = 256 << 10;  // of a message: one costs as much as tens of KiB
+constexpr uint64_t kLeastMessage = 64 << 10;
 
-// Returns the bytes of a message of a stream. All streams that come to a rank share its link and end together, so that of each the
+// Returns the bytes of a message of a stream of sums. All streams that come to a rank share its link and end together, so that of each the
 // last message is whole only then: an eighth of a stream, lest much is handed on while links rest.
 uint64_t message_of(uint64_t stream_bytes) {
   return std::clamp(stream_bytes / 8, kLeastMessage, kMostMessage) / kUnit * kUnit;
