@@ -1,7 +1,6 @@
 // All-gather and broadcast of more than a few bytes.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "plugins/ofi/operations.h"
@@ -9,15 +8,6 @@
 
 namespace shardrun::ofi {
 namespace {
-
-constexpr uint64_t kUnderWay = 2 << 20;  // of a stream
-
-// Returns the bytes of a message of a part. All streams that come to a rank share its link and end together: a quarter of a stream,
-// lest much is passed on while links rest. Each message wakes a thread that takes its CPU from what computes.
-uint64_t message_of_part(uint64_t bytes) {
-  constexpr uint64_t kLeast = 128 << 10, kLine = 64;
-  return std::clamp(bytes / 4, kLeast, kMostMessage) / kLine * kLine;
-}
 
 std::byte* bytes_of(const void* pointer) {
   return static_cast<std::byte*>(const_cast<void*>(pointer));
@@ -69,11 +59,12 @@ class AllGather final : public Spreading {
     const bool is_elsewhere = bytes > 0 && own != mine;
     if (is_elsewhere && !shares) std::memcpy(own, mine, bytes);
     const std::vector<common::NodeFlow> planned = common::gather_flows(layout(), me);
-    const uint64_t message = message_of_part(bytes);
+    constexpr uint64_t kStreamUnderWay = 2 << 20;
+    const uint64_t message = message_of(bytes, /*parts=*/4, /*least=*/128 << 10);
     for (const common::NodeFlow& flow : planned) {
       std::byte* bytes_there = flow.is_send ? bytes_of(mine) : buffer_ + flow.part * bytes;
       Flow& added = add_flow(flow.peer, flow.is_send, 0, bytes_there, bytes, message, bytes,
-                             static_cast<uint32_t>(kUnderWay / message));
+                             static_cast<uint32_t>(kStreamUnderWay / message));
       if (bytes <= kAskedBytes) added.room = 0;
     }
     if (!shares) return;

@@ -8,6 +8,11 @@
 
 namespace shardrun::ofi {
 
+uint64_t message_of(uint64_t stream_bytes, uint64_t parts, uint64_t least) {
+  constexpr uint64_t kLine = 64;
+  return std::clamp(stream_bytes / parts, least, kMostMessage) / kLine * kLine;
+}
+
 uint32_t Flow::segments() const {
   return static_cast<uint32_t>((total_bytes + segment_bytes - 1) / segment_bytes);
 }

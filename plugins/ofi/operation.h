@@ -35,13 +35,17 @@ struct Group {
 };
 
 constexpr uint32_t kWindow = 4;  // segments of a flow in flight, where nothing else is said
-constexpr uint64_t kMostMessage =
-    256 << 10;  // bytes of a segment, which is a message; one costs as much as tens of KiB
+// Bytes of a segment, which is a message: one costs as much as tens of KiB, and wakes a thread that takes its CPU from what computes.
+constexpr uint64_t kMostMessage = 256 << 10;
 // What is sent to a rank, by all others together, before it has said that it waits for it.
 constexpr uint64_t kUnaskedBytes = 4 << 20;
 // But nothing of flows of so many bytes at most in an operation that ends for a rank when all parts are there: such small ones
 // come in a row, and a rank that is ahead by one would put its bytes before those that the others wait for.
 constexpr uint64_t kAskedBytes = 64 << 10;
+
+// Returns the bytes of a message of a stream, `least` to kMostMessage. All streams that come to a rank share its link and end together,
+// so that of each the last message is whole only then: one of `parts`, lest much is passed on or added up while links rest.
+uint64_t message_of(uint64_t stream_bytes, uint64_t parts, uint64_t least);
 
 struct Flow {
   uint32_t global_rank = 0;

@@ -14,9 +14,11 @@
 #include <cstdio>
 #include <utility>
 
+#include "plugins/ofi/operation.h"
+
 namespace {
 
-constexpr size_t kAtOnce = 256 << 10;  // a segment of an operation has no more
+constexpr size_t kAtOnce = shardrun::ofi::kMostMessage;
 // Where libfabric does not know what comes, it asks for 9,000 bytes: that is no message, and may be all for long.
 constexpr size_t kLeast = 16 << 10;
 

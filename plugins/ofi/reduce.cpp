@@ -24,10 +24,8 @@ namespace {
 constexpr uint64_t kUnit = 64;
 constexpr uint64_t kLeastMessage = 64 << 10;
 
-// Returns the bytes of a message of a stream of sums. All streams that come to a rank share its link and end together, so that of each the
-// last message is whole only then: an eighth of a stream, lest much is handed on while links rest.
-uint64_t message_of(uint64_t stream_bytes) {
-  return std::clamp(stream_bytes / 8, kLeastMessage, kMostMessage) / kUnit * kUnit;
+uint64_t message_of_sums(uint64_t stream_bytes) {
+  return message_of(stream_bytes, /*parts=*/8, kLeastMessage);
 }
 
 // The slices of a buffer, in bytes.
@@ -60,8 +58,8 @@ Cut cut_for(const Layout& layout, uint64_t slice_bytes) {
         stream, std::max(kUnit * kWindow, shardrun_comm_v1_sum_bytes(size, slice_bytes) / layout.most_rings));
   }
   Cut cut;
-  cut.segment =
-      std::clamp(stream / kWindow, std::min(stream, kLeastMessage), message_of(slice_bytes)) / kUnit * kUnit;
+  cut.segment = std::clamp(stream / kWindow, std::min(stream, kLeastMessage), message_of_sums(slice_bytes)) /
+                kUnit * kUnit;
   cut.piece = cut.segment;
   if (const uint64_t chunk = NodeGeometry(layout.crowd).chunk_to_one();
       layout.shares_memory() && cut.segment > chunk) {
@@ -221,7 +219,7 @@ class SumOfSlices final : public Operation {
   // made of it; only what libfabric sends straight from the buffer must be known to have left.
   void plan_gathering() {
     constexpr uint64_t kUnderWay = 1 << 20;  // of a stream
-    const uint64_t message = message_of(slices_.longest());
+    const uint64_t message = message_of_sums(slices_.longest());
     gathers_ = true;
     first_sum_ = flows_.size();
     for (const common::NodeFlow& planned : common::gather_flows(layout(), group_.mine)) {
