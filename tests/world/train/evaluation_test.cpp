@@ -41,7 +41,7 @@ std::string ten_blocks(const Folder& folder, const std::string& name, bool learn
 void damage(const std::string& path, int64_t byte) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(byte);
-  REQUIRE(file.put('\x7f'));
+  REQUIRE(file.write("damaged!", 8));
 }
 
 // Returns the step at which `patience` evaluations in a row were no better than the best before them, straight from a curve.

@@ -22,7 +22,7 @@ TEST_CASE("resuming: a damaged newest checkpoint is named and the one before it 
   std::fstream shard(directory + "/step_00000007/shard_00001.bin",
                      std::ios::in | std::ios::out | std::ios::binary);
   shard.seekp(4096);
-  shard.put('\x55');
+  shard.write("damaged!", 8);
   shard.close();
 
   const auto ranks = run_world(2, options, {.loop = {.steps = 12}, .checkpoint_directory = directory});
