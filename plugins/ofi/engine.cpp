@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "plugins/ofi/operations.h"
 #include "plugins/ofi/receive_late.h"
 
 namespace shardrun::ofi {
@@ -255,9 +256,18 @@ Status Engine::start(Channel& channel, const Collective& collective, uint64_t* t
   active->operation = make_operation(channel.group, {*key_, channel.id, next}, collective);
   active->operation->ticket = next;
   active->channel = &channel;
+  const uint32_t kind = active->operation->kind();
+  const bool needs_connections = channel.group.layout.nodes() > 1 && !is_small(kind);
   {
     std::lock_guard lock(mutex_);
     channel.incomplete[next] = active->operation->name;
+    if (needs_connections && channel.begun.insert(kind).second) {
+      auto& opening = submitted_.emplace_back(std::make_unique<ActiveOperation>());
+      opening->operation = make_barrier(channel.group, {*key_, channel.id, next});
+      opening->operation->name = active->operation->name;
+      opening->channel = &channel;
+      opening->is_opening = true;
+    }
     submitted_.push_back(std::move(active));
     *ticket = channel.posted = next;
     if (memory_ != nullptr) memory_->set_posted(channel.id, next);

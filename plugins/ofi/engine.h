@@ -11,11 +11,9 @@
 // where a comment does not put it under mutex_.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -30,46 +28,18 @@
 #include "plugins/common/collective.h"
 #include "plugins/ofi/address.h"
 #include "plugins/ofi/bell.h"
+#include "plugins/ofi/channel.h"
 #include "plugins/ofi/control_message.h"
 #include "plugins/ofi/fabric.h"
 #include "plugins/ofi/liveness.h"
 #include "plugins/ofi/node_memory.h"
 #include "plugins/ofi/operation.h"
-#include "plugins/ofi/scratch.h"
 
 namespace shardrun::ofi {
 
 using common::Collective;
 using common::OpenOptions;
 using common::Peer;
-
-class Engine;
-
-struct ActiveOperation;
-
-struct Channel {
-  Engine* engine = nullptr;
-  uint32_t id = 0;
-  Group group;
-  uint64_t posted = 0;  // tickets given out; written by the channel's caller under the engine's mutex
-  std::map<uint64_t, std::string> incomplete;  // ticket → name; under the engine's mutex
-  std::deque<std::unique_ptr<ActiveOperation>> queued;
-  Scratch scratch;  // memory of the active operations
-  // What its ranks of this node pass bytes through; operations use the two in turn. The engine's thread.
-  std::array<std::unique_ptr<NodeRegion>, 2> regions;
-
-  uint32_t size() const { return group.size(); }
-};
-
-struct ActiveOperation {
-  std::unique_ptr<Operation> operation;
-  Channel* channel = nullptr;
-  std::byte* scratch = nullptr;
-  bool has_region = false;  // where it needs one: all ranks of the node have opened theirs
-  bool stale = true;        // something changed since it was last looked at
-  bool goes_on = false;     // it has done something, and may do more at once
-  std::chrono::steady_clock::time_point started;
-};
 
 class Engine {
  public:
@@ -157,6 +127,7 @@ class Engine {
   void handle(const Completion& completion);
   void handle_flow(const Completion& completion);
   void start_queued(Channel& channel);
+  bool waits_for_opening(const ActiveOperation& active) const;
   void look_at_memory();
   bool give_region(ActiveOperation& active);
   bool work_on(ActiveOperation& active);
@@ -177,6 +148,7 @@ class Engine {
 
   // Control messages (engine_control.cpp).
   void post_control_receives();
+  void greet(uint32_t global_rank);
   void ask_question();
   void send_control(uint32_t global_rank, uint32_t endpoint, const ControlMessage& message);
   void tell_room(const ActiveOperation& active, Flow& flow);
@@ -231,6 +203,7 @@ class Engine {
   bool stuck_ = false;           // under mutex_; the thread is lost inside a provider
   std::list<std::unique_ptr<ActiveOperation>> active_;
   uint64_t control_tag_ = 0;
+  std::set<uint32_t> greeted_;  // ranks of other nodes
   std::list<ControlSlot> control_receives_, control_sends_;
   bool control_waits_ = true;  // some of them are not posted
   // What was said of operations that have not begun here, by channel and ticket.

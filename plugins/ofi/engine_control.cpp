@@ -25,13 +25,17 @@ void Engine::post_control_receives() {
       slot.endpoint = endpoint;
     }
   }
-  // The first message to a peer makes the connection: make those of the first barrier all at once, not round by
-  // round.
+  // Those of the first barrier are made all at once, not round by round.
   for (uint32_t distance = 1; distance < peers_.size(); distance *= 2) {
-    const auto peer = static_cast<uint32_t>((global_rank_ + distance) % peers_.size());
-    if (!is_near(peer)) send_control(peer, routes_[peer].send, {.kind = ControlKind::kGreeting});
+    greet(static_cast<uint32_t>((global_rank_ + distance) % peers_.size()));
   }
   post_waiting_control();
+}
+
+// Makes the connection over which this rank sends to another one: the first message does.
+void Engine::greet(uint32_t global_rank) {
+  if (is_near(global_rank) || !greeted_.insert(global_rank).second) return;
+  send_control(global_rank, routes_[global_rank].send, {.kind = ControlKind::kGreeting});
 }
 
 void Engine::ask_question() {
@@ -48,9 +52,9 @@ void Engine::ask_question() {
                  {.kind = ControlKind::kHowFar, .channel = question_->channel, .ticket = question_->ticket});
   }
   for (const auto& active : active_) {
-    if (active->channel == channel->second.get() && active->operation->ticket == question_->ticket) {
-      question_->awaited = active->operation->awaited();
-    }
+    if (active->channel != channel->second.get() || active->operation->ticket != question_->ticket) continue;
+    question_->awaited = active->operation->awaited();
+    break;
   }
 }
 

@@ -108,9 +108,21 @@ void Engine::start_queued(Channel& channel) {
     next.operation->use_scratch(next.scratch);
     next.started = Clock::now();
     use_early_room(next);
+    if (waits_for_opening(next)) {
+      for (const Flow& flow : next.operation->flows()) greet(flow.global_rank);
+    }
     active_.push_back(std::move(channel.queued.front()));
     channel.queued.pop_front();
   }
+}
+
+// Returns whether the ranks of the operation's channel still make the connections that it needs, as they do before its first byte is
+// on a link: of connections that are made on a full one Linux remembers a long way, and gives them less of it (docs/decisions/0159).
+bool Engine::waits_for_opening(const ActiveOperation& active) const {
+  return !active.is_opening && std::any_of(active_.begin(), active_.end(), [&](const auto& other) {
+    return other->is_opening && other->channel == active.channel &&
+           other->operation->ticket == active.operation->ticket;
+  });
 }
 
 bool Engine::has_failed() {
@@ -220,7 +232,7 @@ bool Engine::give_region(ActiveOperation& active) {
 
 // Does what can be done for one operation now. Returns true if anything moved.
 bool Engine::work_on(ActiveOperation& active) {
-  if (!active.stale || !give_region(active)) return false;
+  if (!active.stale || waits_for_opening(active) || !give_region(active)) return false;
   Operation& operation = *active.operation;
   bool moved = advance(active);
   if (const auto& mismatch = operation.mismatch()) {
@@ -297,10 +309,12 @@ bool Engine::retire_finished() {
       if (memory_ != nullptr) memory_->forget_name();
     }
     const uint64_t ticket = active.operation->ticket;
+    const bool was_opening = active.is_opening;
     channel.scratch.give_back(active.scratch);
     at = active_.erase(at);
     start_queued(channel);
     retired = true;
+    if (was_opening) continue;
     // The channel may be freed as soon as its last ticket is gone, so it is not touched afterwards.
     std::lock_guard lock(mutex_);
     channel.incomplete.erase(ticket);

@@ -285,6 +285,11 @@ bool fits(const Layout& layout, uint64_t bytes) {
 
 }  // namespace
 
+bool is_small(uint32_t kind) {
+  return kind == kBarrier || kind == kSmallGather || kind == kSmallFloat || kind == kSmallDouble ||
+         kind == kSmallBf16;
+}
+
 bool is_small_gather(const Group& group, uint64_t bytes) {
   return bytes > 0 && group.size() * bytes <= kMostExchanged && fits(group.layout, bytes);
 }

@@ -112,6 +112,7 @@ class Operation {
   // Returns the global ranks whose part has not come yet.
   std::vector<uint32_t> awaited() const;
 
+  uint32_t kind() const { return kind_; }
   std::string name;  // "barrier"
   uint64_t ticket = 0;
   bool synchronises = false;  // its completion means that every member has started it

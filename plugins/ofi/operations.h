@@ -56,5 +56,7 @@ std::unique_ptr<Operation> make_small_all_reduce(const Group& group, const Opera
 std::unique_ptr<Operation> make_small_all_reduce(const Group& group, const OperationId& id,
                                                  common::Bf16* buffer, uint64_t count);
 std::unique_ptr<Operation> make_barrier(const Group& group, const OperationId& id);
+// Returns whether operations of a kind are of these last ones, whose messages are few and small.
+bool is_small(uint32_t kind);
 
 }  // namespace shardrun::ofi

@@ -198,6 +198,27 @@ TEST_CASE("ofi in one process: wrong uses are refused with a reason") {
   CHECK((*channel)->broadcast({}, /*root=*/2).error().code() == base::Code::kInvalid);
 }
 
+TEST_CASE(
+    "ofi in one process: no byte of a first operation is sent before all ranks of its channel have begun "
+    "it") {
+  constexpr std::chrono::milliseconds kLate{300};
+  auto sessions = open_world(2, "tcp", std::chrono::seconds(60), /*on_one_node=*/false);
+  std::chrono::steady_clock::duration took{};
+
+  run(sessions, [&](int rank, comm::PluginSession& session) {
+    auto channel = session.communicator(0);
+    std::vector<std::byte> bytes(256 << 10);
+    (void)(*channel)->wait(*(*channel)->barrier());
+    if (rank == 1) std::this_thread::sleep_for(kLate);
+    const auto begin = std::chrono::steady_clock::now();
+    CHECK((*channel)->wait(*(*channel)->broadcast(bytes, /*root=*/0)));
+    if (rank == 0) took = std::chrono::steady_clock::now() - begin;
+  });
+
+  // So few bytes need nobody's word, and the root would be done with them at once.
+  CHECK(took > kLate / 2);
+}
+
 TEST_CASE("ofi in one process: messages of another node cost no signals of libfabric's" *
           doctest::skip(!is_libfabric_inside())) {
   constexpr int kRounds = 100;
