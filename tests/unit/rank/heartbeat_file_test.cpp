@@ -5,8 +5,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <fstream>
 #include <future>
+#include <string>
 
 #include "runtime/rank/heartbeat_file.h"
 #include "tests/support/folder.h"
@@ -16,6 +18,12 @@ using namespace shardrun;
 namespace {
 
 std::atomic<bool> server_answers{true};
+
+// At once: a file that is made and then filled changes twice.
+void put(const std::string& path, const char* text) {
+  std::ofstream(path + ".new") << text;
+  REQUIRE(std::rename((path + ".new").c_str(), path.c_str()) == 0);
+}
 
 bool changes_soon(rank::HeartbeatFile& file) {
   for (int tries = 0; tries < 1000; ++tries) {
@@ -41,11 +49,11 @@ TEST_CASE("heartbeat file: that it is new or changed is told once") {
   ::usleep(50'000);
   CHECK_FALSE(file.has_changed());
 
-  std::ofstream(path) << "1";
+  put(path, "1");
   CHECK(changes_soon(file));
   ::usleep(50'000);
   CHECK_FALSE(file.has_changed());
-  std::ofstream(path) << "12";
+  put(path, "12");
   CHECK(changes_soon(file));
 }
 
