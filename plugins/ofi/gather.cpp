@@ -65,7 +65,7 @@ class AllGather final : public Spreading {
       std::byte* bytes_there = flow.is_send ? bytes_of(mine) : buffer_ + flow.part * bytes;
       Flow& added = add_flow(flow.peer, flow.is_send, 0, bytes_there, bytes, message, bytes,
                              static_cast<uint32_t>(kStreamUnderWay / message));
-      if (bytes <= kAskedBytes) added.room = 0;
+      if (bytes <= kAskedBytes && layout().size() == layout().nodes()) added.room = 0;
     }
     if (!shares) return;
     writes_to_all = true;

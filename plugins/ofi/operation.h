@@ -40,7 +40,8 @@ constexpr uint64_t kMostMessage = 256 << 10;
 // What is sent to a rank, by all others together, before it has said that it waits for it.
 constexpr uint64_t kUnaskedBytes = 4 << 20;
 // But nothing of flows of so many bytes at most in an operation that ends for a rank when all parts are there: such small ones
-// come in a row, and a rank that is ahead by one would put its bytes before those that the others wait for.
+// come in a row, and a rank that is ahead by one would put its bytes before those that the others wait for. Parts of an
+// all-gather come unasked where ranks share nodes: a rank ends with those of its node there, and is not ahead of all.
 constexpr uint64_t kAskedBytes = 64 << 10;
 
 // Returns the bytes of a message of a stream, `least` to kMostMessage. All streams that come to a rank share its link and end together,
