@@ -12,6 +12,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "plugins/ofi/node_memory.h"
 #include "plugins/ofi/operation.h"
@@ -41,8 +42,10 @@ struct ActiveOperation {
   std::unique_ptr<Operation> operation;
   Channel* channel = nullptr;
   std::byte* scratch = nullptr;
-  // A barrier before the first operation of its kind on a channel, with that one's ticket, which waits for its end.
+  // A barrier before the first operation of its kind on a channel, with that one's ticket, which starts only then. Meanwhile
+  // connections to its peers are made, by global rank.
   bool is_opening = false;
+  std::vector<uint32_t> peers;
   bool has_region = false;  // where it needs one: all ranks of the node have opened theirs
   bool stale = true;        // something changed since it was last looked at
   bool goes_on = false;     // it has done something, and may do more at once

@@ -267,6 +267,7 @@ Status Engine::start(Channel& channel, const Collective& collective, uint64_t* t
       opening->operation->name = active->operation->name;
       opening->channel = &channel;
       opening->is_opening = true;
+      for (const Flow& flow : active->operation->flows()) opening->peers.push_back(flow.global_rank);
     }
     submitted_.push_back(std::move(active));
     *ticket = channel.posted = next;

@@ -127,7 +127,6 @@ class Engine {
   void handle(const Completion& completion);
   void handle_flow(const Completion& completion);
   void start_queued(Channel& channel);
-  bool waits_for_opening(const ActiveOperation& active) const;
   void look_at_memory();
   bool give_region(ActiveOperation& active);
   bool work_on(ActiveOperation& active);

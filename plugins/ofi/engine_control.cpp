@@ -52,9 +52,9 @@ void Engine::ask_question() {
                  {.kind = ControlKind::kHowFar, .channel = question_->channel, .ticket = question_->ticket});
   }
   for (const auto& active : active_) {
-    if (active->channel != channel->second.get() || active->operation->ticket != question_->ticket) continue;
-    question_->awaited = active->operation->awaited();
-    break;
+    if (active->channel == channel->second.get() && active->operation->ticket == question_->ticket) {
+      question_->awaited = active->operation->awaited();
+    }
   }
 }
 

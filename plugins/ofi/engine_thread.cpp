@@ -94,13 +94,14 @@ bool Engine::take_submissions() {
 }
 
 // Operations end in any order, but one starts only after that of kActivePerChannel before it has ended: so two that use
-// the same half of the node's memory are one after the other for every rank.
+// the same half of the node's memory are one after the other for every rank. Before the first of its kind connections are made: of
+// one that is made while links are full Linux remembers a long way, and gives it less of them (docs/decisions/0159).
 void Engine::start_queued(Channel& channel) {
   while (!channel.queued.empty()) {
     ActiveOperation& next = *channel.queued.front();
     const bool must_wait = std::any_of(active_.begin(), active_.end(), [&](const auto& other) {
       return other->channel == &channel &&
-             other->operation->ticket + kActivePerChannel <= next.operation->ticket;
+             (other->is_opening || other->operation->ticket + kActivePerChannel <= next.operation->ticket);
     });
     if (must_wait) return;
     Status status = channel.scratch.take(next.operation->scratch_bytes(), &next.scratch);
@@ -108,21 +109,10 @@ void Engine::start_queued(Channel& channel) {
     next.operation->use_scratch(next.scratch);
     next.started = Clock::now();
     use_early_room(next);
-    if (waits_for_opening(next)) {
-      for (const Flow& flow : next.operation->flows()) greet(flow.global_rank);
-    }
+    for (const uint32_t peer : next.peers) greet(peer);
     active_.push_back(std::move(channel.queued.front()));
     channel.queued.pop_front();
   }
-}
-
-// Returns whether the ranks of the operation's channel still make the connections that it needs, as they do before its first byte is
-// on a link: of connections that are made on a full one Linux remembers a long way, and gives them less of it (docs/decisions/0159).
-bool Engine::waits_for_opening(const ActiveOperation& active) const {
-  return !active.is_opening && std::any_of(active_.begin(), active_.end(), [&](const auto& other) {
-    return other->is_opening && other->channel == active.channel &&
-           other->operation->ticket == active.operation->ticket;
-  });
 }
 
 bool Engine::has_failed() {
@@ -232,7 +222,7 @@ bool Engine::give_region(ActiveOperation& active) {
 
 // Does what can be done for one operation now. Returns true if anything moved.
 bool Engine::work_on(ActiveOperation& active) {
-  if (!active.stale || waits_for_opening(active) || !give_region(active)) return false;
+  if (!active.stale || !give_region(active)) return false;
   Operation& operation = *active.operation;
   bool moved = advance(active);
   if (const auto& mismatch = operation.mismatch()) {
