@@ -1,5 +1,8 @@
 #include "launcher/plan/node_memory.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,6 +33,15 @@ double gib(int64_t bytes) {
   return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30);
 }
 
+#if defined(__x86_64__)
+// Asks the processor, since clang 14 knows no name for it.
+bool has_amx() {
+  constexpr unsigned kAmxBf16 = 1U << 22;  // of EDX, leaf 7
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAmxBf16) != 0;
+}
+#endif
+
 }  // namespace
 
 std::optional<plan::ProgramBytes> program_in(std::string_view said) {
@@ -50,7 +62,9 @@ plan::RankPlace rank_place(const record::LaunchPlan& plan) {
   auto products = plan::CpuProducts::kWidened;
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512bf16"))
-    products = __builtin_cpu_is("amd") ? plan::CpuProducts::kPacked : plan::CpuProducts::kOneDnn;
+    products = has_amx()                 ? plan::CpuProducts::kTiled
+               : __builtin_cpu_is("amd") ? plan::CpuProducts::kPacked
+                                         : plan::CpuProducts::kOneDnn;
 #endif
   return {.world_size = plan.world_size(),
           .ranks_per_node = plan.ranks_per_node,

@@ -5,7 +5,6 @@
 #include <tuple>
 #include <vector>
 
-#include "runtime/plan/packed_scratch.h"
 #include "runtime/plan/workspace.h"
 
 namespace shardrun::plan {
@@ -109,7 +108,7 @@ int64_t distinct_products(const OpList& list, CpuProducts how) {
   std::set<std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, bool, bool>> products;
   for (const LinearCall& call : list.linears) {
     const Product p = product_of(call);
-    if (how == CpuProducts::kPacked && can_pack(p, list.dtype)) continue;
+    if (packs(how, p, list.dtype)) continue;
     const bool is_narrow = p.is_narrow && list.dtype == DType::kBf16;
     products.emplace(p.M, p.K, p.N, p.a_transposed, p.b_transposed, is_narrow, p.bias, p.accumulate);
   }

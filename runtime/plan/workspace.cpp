@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/plan/packed_scratch.h"
+#include "runtime/plan/tiled_scratch.h"
 
 namespace shardrun::plan {
 
@@ -39,12 +40,21 @@ int64_t scratch_of_thread(const Product& p, DType dtype) {
 
 }  // namespace
 
+bool packs(CpuProducts how, const Product& product, DType dtype) {
+  return (how == CpuProducts::kPacked || how == CpuProducts::kTiled) && can_pack(product, dtype);
+}
+
+int64_t packed_bytes(CpuProducts how, const Product& product, DType dtype, int threads) {
+  return how == CpuProducts::kTiled && dtype == DType::kBf16 ? tiled_bytes(product, threads)
+                                                             : packed_bytes(product, dtype, threads);
+}
+
 int64_t expected_product_bytes(const OpList& ops, int threads, CpuProducts products) {
   const bool widens = ops.dtype == DType::kBf16 && products == CpuProducts::kWidened;
   int64_t most = 0;
   for (const LinearCall& call : ops.linears) {
-    if (products == CpuProducts::kPacked && can_pack(product_of(call), ops.dtype)) {
-      most = std::max(most, packed_bytes(product_of(call), ops.dtype, threads));
+    if (packs(products, product_of(call), ops.dtype)) {
+      most = std::max(most, packed_bytes(products, product_of(call), ops.dtype, threads));
       continue;
     }
     const int64_t scratch = threads * scratch_of_thread(product_of(call), widens ? DType::kFp32 : ops.dtype);

@@ -23,8 +23,13 @@ struct Widened {
 };
 int64_t widened_bytes(const LinearCall& call);
 
-// How a CPU multiplies: with bf16 operands widened for oneDNN, by oneDNN, or with packed operands where sizes allow it.
-enum class CpuProducts { kWidened, kOneDnn, kPacked };
+// How a CPU multiplies: with bf16 operands widened for oneDNN, by oneDNN, or with packed operands where sizes allow it; kTiled:
+// those of bf16 by tiles.
+enum class CpuProducts { kWidened, kOneDnn, kPacked, kTiled };
+
+// Says whether a CPU that multiplies so packs the operands of a product, and returns what it holds then on so many threads.
+bool packs(CpuProducts how, const Product& product, DType dtype);
+int64_t packed_bytes(CpuProducts how, const Product& product, DType dtype, int threads);
 
 // Returns what the largest product of the list needs on a rank with `threads` threads: about what oneDNN 2.6 answers
 // (workspace.cpp says how far off); copies of widened operands and packed ones are exact.

@@ -9,12 +9,15 @@
 #include <vector>
 
 #include "runtime/base/memory.h"
+#include "runtime/plan/workspace.h"
 #include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/kernels/cpu/tile_products.h"
+#include "runtime/trainer/kernels/cpu/tiled_products.h"
 
 using namespace shardrun;
 using kernels::Bf16;
 using kernels::DType;
+using plan::CpuProducts;
 using plan::Product;
 
 namespace {
@@ -64,15 +67,21 @@ struct PackedCase {
         before(random_values<C>(p.M * p.N, 4)),
         behind(elements_behind) {}
 
-  std::vector<C> multiplied(int threads) const {
+  std::vector<C> multiplied(CpuProducts how, int threads) const {
     auto memory = base::Memory::create(static_cast<int64_t>(before.size() + 64) * int64_t{sizeof(C)});
-    auto scratch = base::Memory::create(plan::packed_bytes(p, kOperands<T>, threads));
+    auto scratch = base::Memory::create(plan::packed_bytes(how, p, kOperands<T>, threads));
     REQUIRE(memory);
     REQUIRE(scratch);
     C* const c = reinterpret_cast<C*>(memory->data()) + behind;
     std::memcpy(static_cast<void*>(c), before.data(), before.size() * sizeof(C));
-    kernels::packed::multiply<C, T>(c, a.data(), b.data(), p.bias ? bias.data() : nullptr, p, scratch->data(),
-                                    threads);
+    const T* const added = p.bias ? bias.data() : nullptr;
+    if constexpr (std::is_same_v<T, Bf16>) {
+      if (how == CpuProducts::kTiled) {
+        kernels::packed::multiply_tiled<C>(c, a.data(), b.data(), added, p, scratch->data(), threads);
+        return {c, c + before.size()};
+      }
+    }
+    kernels::packed::multiply<C, T>(c, a.data(), b.data(), added, p, scratch->data(), threads);
     return {c, c + before.size()};
   }
 
@@ -116,11 +125,16 @@ void check(const Product& product) {
   CAPTURE(product.b_transposed);
   REQUIRE(plan::can_pack(product, kOperands<T>));
   const PackedCase<C, T> each(product);
-  const auto c = each.multiplied(1);
-  CHECK_LT(each.distance(c), largest_error<C>(product.K));
-  for (const int threads : {2, 5}) {
-    CAPTURE(threads);
-    CHECK_EQ(std::memcmp(each.multiplied(threads).data(), c.data(), c.size() * sizeof(C)), 0);
+  std::vector<CpuProducts> ways = {CpuProducts::kPacked};
+  if (std::is_same_v<T, Bf16>) ways.push_back(CpuProducts::kTiled);
+  for (const CpuProducts how : ways) {
+    CAPTURE(static_cast<int>(how));
+    const auto c = each.multiplied(how, 1);
+    CHECK_LT(each.distance(c), largest_error<C>(product.K));
+    for (const int threads : {2, 5}) {
+      CAPTURE(threads);
+      CHECK_EQ(std::memcmp(each.multiplied(how, threads).data(), c.data(), c.size() * sizeof(C)), 0);
+    }
   }
 }
 
@@ -153,9 +167,21 @@ TEST_CASE(
   check<float, Bf16>({64, 32, 1088, false, true, false, false, false});   // threads share the columns
 }
 
+TEST_CASE(
+    "packed products: panels of tiles end within a piece of packed rows, and blocks of rows end within a "
+    "strip") {
+  if (!has_instructions()) return;
+  check<float, Bf16>(
+      {67, 4224, 144, true, false, false, false, false});  // three panels of 704 words, blocks of 96 rows
+  check<float, Bf16>({140, 4224, 144, true, false, false, false, true});
+  check<Bf16, Bf16>({530, 2144, 272, false, true, true, true, false});  // two panels of depth, two of columns
+  check<float, Bf16>({70, 160, 528, false, false, false, false, true});
+}
+
 TEST_CASE("packed products: a gradient that begins beside a cache line is not streamed, and is the same") {
   if (!has_instructions()) return;
   const Product gradient{77, 64, 80, true, false, false, false, false};
   const PackedCase<float, Bf16> on_line(gradient), beside(gradient, 3);
-  CHECK(on_line.multiplied(2) == beside.multiplied(2));
+  for (const auto how : {CpuProducts::kPacked, CpuProducts::kTiled})
+    CHECK(on_line.multiplied(how, 2) == beside.multiplied(how, 2));
 }

@@ -1,5 +1,5 @@
-// Linear layers through oneDNN, or through our own loops where these are faster (packed_products.h). This is the only file that
-// includes oneDNN.
+// Linear layers through oneDNN, or through our own loops where these are faster (packed_products.h, tiled_products.h). This is
+// the only file that includes oneDNN.
 //
 // A thread's engine, stream and compiled products live in one thread-local cache, created at its first product:
 // start-up pays nothing, and threads share nothing. Products are keyed by shape, types and strides.
@@ -22,6 +22,7 @@
 #include "runtime/trainer/kernels/cpu/parallel.h"
 #include "runtime/trainer/kernels/cpu/thread_workspace.h"
 #include "runtime/trainer/kernels/cpu/tile_products.h"
+#include "runtime/trainer/kernels/cpu/tiled_products.h"
 #include "runtime/trainer/kernels/cpu/vector.h"
 #include "runtime/trainer/kernels/workspace.h"
 
@@ -203,18 +204,42 @@ void multiply_widened(const LinearCall& call, const Product& p, const Pointers& 
 template <typename T>
 constexpr DType kDType = std::is_same_v<T, float> ? DType::kFp32 : DType::kBf16;
 
+// How this machine multiplies: by our own loops where they were measured to do more than oneDNN's.
+plan::CpuProducts cpu_products_of_machine() {
+  static const plan::CpuProducts how = [] {
+    if (!may_use(dnnl::cpu_isa::avx512_core_bf16)) return plan::CpuProducts::kWidened;
+    if (tiles::unit() == tiles::Unit::kAmx) return plan::CpuProducts::kTiled;
+#if defined(__x86_64__)
+    if (__builtin_cpu_is("amd")) return plan::CpuProducts::kPacked;
+#endif
+    return plan::CpuProducts::kOneDnn;
+  }();
+  return how;
+}
+
+bool packs(const plan::Product& product, DType dtype) {
+  return plan::packs(cpu_products_of_machine(), product, dtype);
+}
+
 template <typename C, typename T>
 void multiply_packed(const plan::Product& product, const Pointers& at) {
   const int threads = omp_get_max_threads();
-  packed::multiply(static_cast<C*>(at.c), static_cast<const T*>(at.a), static_cast<const T*>(at.b),
-                   static_cast<const T*>(at.bias), product,
-                   thread_workspace(plan::packed_bytes(product, kDType<T>, threads)), threads);
+  const plan::CpuProducts how = cpu_products_of_machine();
+  std::byte* const scratch = thread_workspace(plan::packed_bytes(how, product, kDType<T>, threads));
+  auto* const c = static_cast<C*>(at.c);
+  const auto *const a = static_cast<const T*>(at.a), *const b = static_cast<const T*>(at.b),
+                    *const bias = static_cast<const T*>(at.bias);
+  if constexpr (std::is_same_v<T, Bf16>) {
+    if (how == plan::CpuProducts::kTiled)
+      return packed::multiply_tiled(c, a, b, bias, product, scratch, threads);
+  }
+  packed::multiply(c, a, b, bias, product, scratch, threads);
 }
 
 template <typename T>
 void run(const LinearCall& call, const Pointers& at) {
   SHARDRUN_CHECK(call.N > 0 && call.C > 0 && call.O > 0);
-  if (const plan::Product packed = plan::product_of(call); packed::can_multiply(packed, kDType<T>))
+  if (const plan::Product packed = plan::product_of(call); packs(packed, kDType<T>))
     return packed.is_narrow ? multiply_packed<T, T>(packed, at) : multiply_packed<float, T>(packed, at);
   const Product product = product_of(kDType<T>, call);
   if (must_widen(product)) return multiply_widened(call, product, at);
@@ -318,8 +343,9 @@ int64_t product_bytes(const OpList& ops) {
   int64_t most = 0;
   for (const LinearCall& call : ops.linears) {
     const Product product = product_of(ops.dtype, call);
-    if (packed::can_multiply(plan::product_of(call), ops.dtype))
-      most = std::max(most, plan::packed_bytes(plan::product_of(call), ops.dtype, omp_get_max_threads()));
+    if (const plan::Product packed = plan::product_of(call); packs(packed, ops.dtype))
+      most = std::max(
+          most, plan::packed_bytes(cpu_products_of_machine(), packed, ops.dtype, omp_get_max_threads()));
     else if (must_widen(product))
       most = std::max(most, plan::widened_bytes(call) + products.scratch_bytes(in_fp32(product)));
     else
@@ -330,7 +356,7 @@ int64_t product_bytes(const OpList& ops) {
 
 void prepare(const OpList& ops) {
   for (const LinearCall& call : ops.linears) {
-    if (packed::can_multiply(plan::product_of(call), ops.dtype)) continue;
+    if (packs(plan::product_of(call), ops.dtype)) continue;
     const Product product = product_of(ops.dtype, call);
     Products::of_this_thread().compile(must_widen(product) ? in_fp32(product) : product);
   }

@@ -6,14 +6,14 @@
 #include <type_traits>
 #include <utility>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include "runtime/base/memory.h"
 #include "runtime/base/result.h"
 #include "runtime/trainer/kernels/cpu/parallel.h"
 #include "runtime/trainer/kernels/cpu/tile_products.h"
+
+#if defined(__x86_64__)
+#include "runtime/trainer/kernels/cpu/packed_parts.h"
+#endif
 
 namespace shardrun::kernels::packed {
 
@@ -23,19 +23,12 @@ using plan::Product;
 #if defined(__x86_64__)
 namespace {
 
-#define SHARDRUN_BF16 __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
-
 constexpr int64_t kRows = plan::kPackedRows, kColumns = plan::kPackedColumns, kDepth = plan::kPackedDepth;
-constexpr int64_t kLanes = 16, kVectors = kColumns / kLanes;  // with kRows, 24 of 32 registers are sums
-constexpr int64_t kSixes = 32;                                // of rows that are packed at a time
+constexpr int64_t kVectors = kColumns / kLanes;  // with kRows, 24 of 32 registers are sums
+constexpr int64_t kSixes = 32;                   // of rows that are packed at a time
 
 template <typename T>
 constexpr int64_t kElements = int64_t{sizeof(uint32_t) / sizeof(T)};  // of a word
-
-template <typename T>
-const uint32_t* words_of(const T* values) {
-  return reinterpret_cast<const uint32_t*>(values);
-}
 
 // Writes `count` words: elements of a row, and of the row behind it where a word has two.
 SHARDRUN_BF16 inline void make_words(uint32_t* __restrict out, const float* row, int64_t /*stride*/,
@@ -155,31 +148,6 @@ SHARDRUN_BF16 void add_tile(float* sums, const uint32_t* const (&rows)[kRows], c
   add_products<T, kPacked>(sums, rows, panel, words, adds, std::make_index_sequence<kRows * kVectors>());
 }
 
-SHARDRUN_BF16 inline __m512 load(const float* from) {
-  return _mm512_loadu_ps(from);
-}
-SHARDRUN_BF16 inline __m512 load(const Bf16* from) {
-  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-  // Masks that keep all lanes: g++ 12 takes the plain forms' unused operand for an uninitialized one.
-  return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, _mm512_maskz_cvtepu16_epi32(0xffff, bits), 16));
-}
-SHARDRUN_BF16 inline void store(float* to, __m512 values) {
-  _mm512_storeu_ps(to, values);
-}
-SHARDRUN_BF16 inline void store(Bf16* to, __m512 values) {
-  const __m256bh narrow = _mm512_cvtneps_pbh(values);
-  std::memcpy(to, &narrow, sizeof narrow);
-}
-
-// Asks for the elements of c that a tile will change, long before it does.
-template <typename C>
-SHARDRUN_BF16 inline void prefetch_tile(const C* c, int64_t rows, int64_t columns, int64_t N) {
-  constexpr int64_t kLineElements = 64 / int64_t{sizeof(C)};
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t n = 0; n < columns; n += kLineElements) __builtin_prefetch(c + r * N + n, /*for writing=*/1);
-  }
-}
-
 // Writes sums to a gradient of weights, which nobody reads before the step's end, past the caches.
 SHARDRUN_BF16 void stream_tile(float* c, const float* sums, int64_t rows, int64_t columns, int64_t N) {
   for (int64_t r = 0; r < rows; ++r) {
@@ -193,21 +161,10 @@ template <typename C, typename T>
 SHARDRUN_BF16 void finish_tile(C* c, const float* sums, const T* bias, int64_t rows, int64_t columns,
                                int64_t N, bool accumulate) {
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t n = 0; n < columns; n += kLanes) {
-      C* const to = c + r * N + n;
-      __m512 sum = _mm512_load_ps(sums + r * kColumns + n);
-      if (bias != nullptr) sum = _mm512_add_ps(sum, load(bias + n));
-      if (accumulate) sum = _mm512_add_ps(sum, load(to));
-      store(to, sum);
-    }
+    for (int64_t n = 0; n < columns; n += kLanes)
+      finish(c + r * N + n, _mm512_load_ps(sums + r * kColumns + n), bias == nullptr ? nullptr : bias + n,
+             accumulate);
   }
-}
-
-// Whether a product is a gradient of weights that is not added to, and begins at a cache line, as its rows then do.
-template <typename C>
-bool streams(const C* c, const Product& s) {
-  return std::is_same_v<C, float> && s.a_transposed && !s.accumulate &&
-         reinterpret_cast<uintptr_t>(c) % 64 == 0;
 }
 
 // What a thread multiplies: rows [m, m + rows) of a, packed if they lie transposed, against columns [n_begin, n_end) of b.
@@ -241,7 +198,7 @@ class Block {
     const bool is_last = panel.p + panel.words == all, adds = panel.p > 0;
     C* const to = c_ + (m + r) * s_.N + panel.n;
     float* const sums = scratch_.sums + (all > kDepth ? r * kColumns : 0);
-    if (is_last && !streams_) prefetch_tile(to, rows, columns, s_.N);
+    if (is_last && !streams_) prefetch_results(to, rows, columns, s_.N);
     const uint32_t* six[kRows];
     if (s_.a_transposed) {
       std::fill_n(six, kRows, scratch_.rows + r * all + panel.p * kRows);
@@ -265,17 +222,7 @@ class Block {
   bool streams_;
 };
 
-// Threads share the columns if these divide well into panels, for then none is packed twice; else the rows.
-bool divides_columns(const Product& s, int threads) {
-  return !s.a_transposed && (s.N >= 8 * kColumns * threads || s.N % (kColumns * threads) == 0);
-}
-
 }  // namespace
-
-bool can_multiply(const Product& product, DType dtype) {
-  static const bool is_measured = __builtin_cpu_is("amd") && tiles::unit() == tiles::Unit::kAvx512Bf16;
-  return is_measured && plan::can_pack(product, dtype);
-}
 
 template <typename C, typename T>
 void multiply(C* c, const T* a, const T* b, const T* bias, const Product& s, std::byte* scratch,
@@ -305,9 +252,6 @@ void multiply(C* c, const T* a, const T* b, const T* bias, const Product& s, std
 
 #else
 
-bool can_multiply(const Product&, DType) {
-  return false;
-}
 template <typename C, typename T>
 void multiply(C*, const T*, const T*, const T*, const Product&, std::byte*, int) {
   SHARDRUN_CHECK(false);

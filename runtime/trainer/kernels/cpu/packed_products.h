@@ -18,9 +18,6 @@
 
 namespace shardrun::kernels::packed {
 
-// Says whether these loops take a product of operands of `dtype` on this machine.
-bool can_multiply(const plan::Product& product, DType dtype);
-
 // Computes a product of T; `bias` may be null. The scratch is plan::packed_bytes() for so many threads, aligned to a cache line.
 // The machine has AVX-512 with bf16, and plan::can_pack() holds.
 template <typename C, typename T>

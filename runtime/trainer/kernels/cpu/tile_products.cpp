@@ -1,5 +1,6 @@
 #include "runtime/trainer/kernels/cpu/tile_products.h"
 
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -123,6 +124,18 @@ SHARDRUN_BF16 void multiply_dots(float* c, int64_t ldc, const Bf16* a, int64_t l
   }
 }
 
+void multiply_strip_dots(float* c, const uint32_t* strip, const uint32_t* group, int64_t steps,
+                         bool accumulate) {
+  constexpr size_t kRows = 4;
+  for (int64_t step = 0; step < steps; ++step) {
+    for (int64_t m = 0; m < kTile; m += kRows)
+      dot_block<1>(c + m * kTileColumns, kTileColumns,
+                   reinterpret_cast<const Bf16*>(strip + (step * kTile + m) * kLanes), kTile,
+                   group + step * kLanes * kLanes, kLanes, kTile, accumulate || step > 0,
+                   std::make_index_sequence<kRows>());
+  }
+}
+
 // What LDTILECFG reads: palette 1 and, for each tile register, its bytes a row and its rows.
 struct alignas(64) TileShapes {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -153,42 +166,54 @@ bool ask_for_tiles() {
   return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
 }
 
-// Computes 32 × 32 elements of c at a time in four tiles: 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b.
+// Where the tiles of an operand lie: bytes from a row to the next, and from a tile to the next of greater depth.
+struct TileOrder {
+  int64_t row, step;
+};
+
+// Computes 32 × 16 elements of c in tiles 0 and 1; tile 2 has rows of a, tile 3 columns of b. Four sums in place of two would need
+// two thirds of the loads, but while the other thread of a core uses tiles, too, few are left to rename eight to, and a product
+// takes twice as long (decision 0161).
+SHARDRUN_AMX inline void multiply_two(float* c, int64_t c_row, const std::byte* a, TileOrder a_order,
+                                      const std::byte* b, TileOrder b_order, int64_t steps, bool accumulate) {
+  float* const lower = c + 16 * c_row / int64_t{sizeof(float)};
+  if (accumulate) {
+    _tile_loadd(0, c, c_row);
+    _tile_loadd(1, lower, c_row);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+  }
+  for (int64_t step = 0; step < steps; ++step, a += a_order.step, b += b_order.step) {
+    _tile_loadd(3, b, b_order.row);
+    _tile_loadd(2, a, a_order.row);
+    _tile_dpbf16ps(0, 2, 3);
+    _tile_loadd(2, a + 16 * a_order.row, a_order.row);
+    _tile_dpbf16ps(1, 2, 3);
+  }
+  _tile_stored(0, c, c_row);
+  _tile_stored(1, lower, c_row);
+}
+
 SHARDRUN_AMX void multiply_tiles(float* c, int64_t ldc, const Bf16* a, int64_t lda, const uint32_t* b,
                                  int64_t ldb, int64_t rows, int64_t inner, int64_t columns, bool accumulate) {
-  const auto c_bytes = ldc * int64_t{sizeof(float)}, a_bytes = lda * int64_t{sizeof(Bf16)},
-             b_bytes = ldb * int64_t{sizeof(uint32_t)};
+  const TileOrder a_order{lda * int64_t{sizeof(Bf16)}, kTile * int64_t{sizeof(Bf16)}};
+  const TileOrder b_order{ldb * int64_t{sizeof(uint32_t)}, kTile / 2 * ldb * int64_t{sizeof(uint32_t)}};
   write_before_tiles_read();
-  for (int64_t m = 0; m < rows; m += kTile) {
-    for (int64_t n = 0; n < columns; n += kTile) {
-      float *upper = c + m * ldc + n, *lower = upper + 16 * ldc;
-      if (accumulate) {
-        _tile_loadd(0, upper, c_bytes);
-        _tile_loadd(1, upper + 16, c_bytes);
-        _tile_loadd(2, lower, c_bytes);
-        _tile_loadd(3, lower + 16, c_bytes);
-      } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-      }
-      for (int64_t k = 0; k < inner; k += kTile) {
-        _tile_loadd(4, a + m * lda + k, a_bytes);
-        _tile_loadd(5, a + (m + 16) * lda + k, a_bytes);
-        _tile_loadd(6, b + k / 2 * ldb + n, b_bytes);
-        _tile_loadd(7, b + k / 2 * ldb + n + 16, b_bytes);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-      }
-      _tile_stored(0, upper, c_bytes);
-      _tile_stored(1, upper + 16, c_bytes);
-      _tile_stored(2, lower, c_bytes);
-      _tile_stored(3, lower + 16, c_bytes);
-    }
+  for (int64_t n = 0; n < columns; n += kTileColumns) {
+    for (int64_t m = 0; m < rows; m += kTile)
+      multiply_two(c + m * ldc + n, ldc * int64_t{sizeof(float)},
+                   reinterpret_cast<const std::byte*>(a + m * lda), a_order,
+                   reinterpret_cast<const std::byte*>(b + n), b_order, inner / kTile, accumulate);
   }
+}
+
+SHARDRUN_AMX void multiply_strip_tiles(float* c, const uint32_t* strip, const uint32_t* group, int64_t steps,
+                                       bool accumulate) {
+  constexpr int64_t kRow = 64;
+  write_before_tiles_read();
+  multiply_two(c, kRow, reinterpret_cast<const std::byte*>(strip), {kRow, kTile * kRow},
+               reinterpret_cast<const std::byte*>(group), {kRow, 16 * kRow}, steps, accumulate);
 }
 
 #endif
@@ -235,6 +260,11 @@ void multiply(float* c, int64_t ldc, const Bf16* a, int64_t lda, const uint32_t*
   multiply_dots(c, ldc, a, lda, b, ldb, rows, inner, columns, accumulate);
 }
 
+void multiply_strip(float* c, const uint32_t* strip, const uint32_t* group, int64_t steps, bool accumulate) {
+  if (unit() == Unit::kAmx) return multiply_strip_tiles(c, strip, group, steps, accumulate);
+  multiply_strip_dots(c, strip, group, steps, accumulate);
+}
+
 Unit unit_of(bool has_amx, bool has_bf16) {
   if (has_amx && ask_for_tiles()) return Unit::kAmx;
   return has_bf16 ? Unit::kAvx512Bf16 : Unit::kNone;
@@ -246,6 +276,9 @@ TileSession::TileSession() = default;
 TileSession::~TileSession() = default;
 void multiply(float*, int64_t, const Bf16*, int64_t, const uint32_t*, int64_t, int64_t, int64_t, int64_t,
               bool) {
+  SHARDRUN_CHECK(false);
+}
+void multiply_strip(float*, const uint32_t*, const uint32_t*, int64_t, bool) {
   SHARDRUN_CHECK(false);
 }
 void transpose_words(uint32_t*, int64_t, const uint32_t*, int64_t, int64_t, int64_t) {}

@@ -16,7 +16,7 @@
 
 namespace shardrun::kernels::tiles {
 
-inline constexpr int64_t kTile = 32;
+inline constexpr int64_t kTile = 32, kTileColumns = 16;
 
 enum class Unit { kNone, kAvx512Bf16, kAmx };
 // Returns what this machine has and oneDNN may use (ONEDNN_MAX_CPU_ISA lowers both). Defined where oneDNN is, in gemm.cpp.
@@ -36,6 +36,10 @@ class TileSession {
 // Computes c (rows, columns; ldc) = a (rows, inner; lda) · b (inner / 2, columns; ldb words), or adds it to c. unit() is not kNone.
 void multiply(float* c, int64_t ldc, const Bf16* a, int64_t lda, const uint32_t* b, int64_t ldb, int64_t rows,
               int64_t inner, int64_t columns, bool accumulate);
+
+// Computes c (kTile, kTileColumns) = strip · group, or adds it: both lie as tiles read them, step by step: 32 rows of sixteen words of
+// the first operand, and sixteen of the second. unit() is not kNone.
+void multiply_strip(float* c, const uint32_t* strip, const uint32_t* group, int64_t steps, bool accumulate);
 
 // Transposes rows × columns words, both multiples of 16, to rows that are out_stride apart. unit() is kAvx512Bf16 or more.
 void transpose_words(uint32_t* out, int64_t out_stride, const uint32_t* in, int64_t in_stride, int64_t rows,
