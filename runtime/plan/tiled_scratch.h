@@ -48,6 +48,11 @@ struct TiledScratch {
   }
 };
 
+// Says whether a product whose sizes fill registers is deep and wide enough to pay for copying rows and for writing sums.
+constexpr bool can_tile(const Product& p) {
+  return p.a_transposed || (p.K >= 192 && p.N >= 192);
+}
+
 inline int64_t tiled_bytes(const Product& p, int threads) {
   base::Cursor counted(nullptr);
   (void)TiledScratch(counted, p);

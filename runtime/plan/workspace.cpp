@@ -40,13 +40,21 @@ int64_t scratch_of_thread(const Product& p, DType dtype) {
 
 }  // namespace
 
+namespace {
+
+bool are_tiled(CpuProducts how, DType dtype) {
+  return how == CpuProducts::kTiled && dtype == DType::kBf16;
+}
+
+}  // namespace
+
 bool packs(CpuProducts how, const Product& product, DType dtype) {
-  return (how == CpuProducts::kPacked || how == CpuProducts::kTiled) && can_pack(product, dtype);
+  if (how != CpuProducts::kPacked && how != CpuProducts::kTiled) return false;
+  return can_pack(product, dtype) && (!are_tiled(how, dtype) || can_tile(product));
 }
 
 int64_t packed_bytes(CpuProducts how, const Product& product, DType dtype, int threads) {
-  return how == CpuProducts::kTiled && dtype == DType::kBf16 ? tiled_bytes(product, threads)
-                                                             : packed_bytes(product, dtype, threads);
+  return are_tiled(how, dtype) ? tiled_bytes(product, threads) : packed_bytes(product, dtype, threads);
 }
 
 int64_t expected_product_bytes(const OpList& ops, int threads, CpuProducts products) {

@@ -229,7 +229,9 @@ TEST_CASE(
            3 * 4 * (64 * 128 + 512 * 64 + 32 * 128));
   CHECK_EQ(bytes({Op::kBackwardWeight, 8192, 256, 512}, plan::DType::kBf16),
            3 * 4 * (1024 * 128 + 64 * 4096 + 64 * 128));
-  // In fp32, and with too few rows: as others do.
+  // Too narrow, or too shallow: as oneDNN does. In fp32, and with too few rows: as others do.
+  CHECK_EQ(bytes({Op::kForward, 128, 256, 64}, plan::DType::kBf16), 3 * (128 * 256 + 4992));
+  CHECK_EQ(bytes({Op::kForward, 128, 64, 512}, plan::DType::kBf16), 3 * (128 * 64 + 4992));
   CHECK_EQ(bytes({Op::kForward, 128, 256, 512}, plan::DType::kFp32), 3 * 4 * (256 * 64 + 6 * 64));
   CHECK_EQ(bytes({Op::kForward, 63, 256, 512}, plan::DType::kBf16), 3 * (128 * 256 + 4992));
 }
