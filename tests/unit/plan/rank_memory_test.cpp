@@ -218,17 +218,17 @@ TEST_CASE(
     return plan::expected_product_bytes({dtype, {call}, {}}, 3, plan::CpuProducts::kTiled);
   };
 
-  // 128 words of 256 columns, a strip of 32 rows of 128 words, and 32 rows of 256 sums.
+  // 128 words of 512 columns, a strip of 32 rows of 128 words, and 32 rows of 512 sums.
   CHECK_EQ(bytes({Op::kForward, 128, 256, 512}, plan::DType::kBf16),
-           3 * 4 * (128 * 256 + 32 * 128 + 32 * 256));
+           3 * 4 * (128 * 512 + 32 * 128 + 32 * 512));
   // Of 2048 words 1024 at a time: the sums of 512 rows wait.
   CHECK_EQ(bytes({Op::kBackwardInput, 2048, 256, 4096}, plan::DType::kBf16),
            3 * 4 * (1024 * 256 + 32 * 128 + 512 * 256));
-  // A gradient of 512 × 256, over 128 rows: 512 rows of 64 words are packed, beside 128 columns; over 8192, 64 rows.
+  // A gradient of 512 × 256, over 128 rows: 512 rows of 64 words are packed, beside 128 columns; over 8192, 128 rows.
   CHECK_EQ(bytes({Op::kBackwardWeight, 128, 256, 512}, plan::DType::kBf16),
            3 * 4 * (64 * 128 + 512 * 64 + 32 * 128));
   CHECK_EQ(bytes({Op::kBackwardWeight, 8192, 256, 512}, plan::DType::kBf16),
-           3 * 4 * (1024 * 128 + 64 * 4096 + 64 * 128));
+           3 * 4 * (1024 * 128 + 128 * 4096 + 128 * 128));
   // Too narrow, or too shallow: as oneDNN does. In fp32, and with too few rows: as others do.
   CHECK_EQ(bytes({Op::kForward, 128, 256, 64}, plan::DType::kBf16), 3 * (128 * 256 + 4992));
   CHECK_EQ(bytes({Op::kForward, 128, 64, 512}, plan::DType::kBf16), 3 * (128 * 64 + 4992));

@@ -1,7 +1,7 @@
 // Matrix products of bf16 with sums in fp32 by tiles (tile_products.h), for CPUs whose AMX was measured to do more with these loops
 // than with oneDNN's. This header is internal to kernels/cpu.
 //
-// Columns of the second operand are packed as tiles read them, up to 256 at a time and 2048 deep. Rows of the first are copied 32
+// Columns of the second operand are packed as tiles read them, up to 512 at a time and 2048 deep. Rows of the first are copied 32
 // at a time and 256 deep, so that a tile's rows lie in one piece, and transposed before that if they lie so.
 //
 // An element is one sum in ascending order of K, cut nowhere: the same bits for any number of threads.
