@@ -38,10 +38,6 @@ int64_t scratch_of_thread(const Product& p, DType dtype) {
   return p.b_transposed ? std::min(256 * p.K + kOwn, kMost) : kMost / 2;
 }
 
-}  // namespace
-
-namespace {
-
 bool are_tiled(CpuProducts how, DType dtype) {
   return how == CpuProducts::kTiled && dtype == DType::kBf16;
 }

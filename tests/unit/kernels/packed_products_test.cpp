@@ -167,9 +167,7 @@ TEST_CASE(
   check<float, Bf16>({64, 32, 1088, false, true, false, false, false});   // threads share the columns
 }
 
-TEST_CASE(
-    "packed products: panels of tiles end within a piece of packed rows, and blocks of rows end within a "
-    "strip") {
+TEST_CASE("packed products: deeper and wider than a panel of tiles, and with more rows than a block") {
   if (!has_instructions()) return;
   check<float, Bf16>({300, 4224, 80, true, false, false, false, false});  // three panels, blocks of 224 rows
   check<float, Bf16>({140, 4224, 144, true, false, false, false, true});

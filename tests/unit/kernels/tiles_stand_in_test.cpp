@@ -1,5 +1,5 @@
-// AMX's loop of kernels/cpu/tile_products on a stand-in of AMX's instructions in plain C++, for no machine that builds this has
-// had them: the source is compiled a second time here, with the instructions' names meaning functions of this file. It shows
+// AMX's loop of kernels/cpu/tile_products on a stand-in of AMX's instructions in plain C++, for few machines that build this
+// have them: the source is compiled a second time here, with the instructions' names meaning functions of this file. It shows
 // that rows, strides, tiles and packed words fit together as Intel's manual defines the instructions (SDM volume 2: LDTILECFG,
 // TILELOADD, TDPBF16PS), and nothing about a real AMX's rounding or speed.
 #include <doctest/doctest.h>
@@ -162,6 +162,32 @@ TEST_CASE(
     }
     CHECK_LT(largest, 2e-5);
   }
+}
+
+TEST_CASE("AMX's loop on a stand-in of its instructions: a strip and a group, step by step") {
+  constexpr int64_t kSteps = 3, kRows = 32, kColumns = 16, kDepth = 32;
+  const auto strip = random_bf16(kSteps * kRows * kDepth, 3),
+             group = random_bf16(kSteps * kDepth * kColumns, 4);
+  std::vector<float> c(kRows * kColumns, 1.0F);
+  {
+    const kernels::tiles::TileSession session;
+    kernels::tiles::multiply_strip(c.data(), reinterpret_cast<const uint32_t*>(strip.data()),
+                                   reinterpret_cast<const uint32_t*>(group.data()), kSteps,
+                                   /*accumulate=*/true);
+  }
+  double largest = 0.0;
+  for (int64_t m = 0; m < kRows; ++m) {
+    for (int64_t n = 0; n < kColumns; ++n) {
+      double sum = 1.0;
+      for (int64_t k = 0; k < kSteps * kDepth; ++k) {
+        const int64_t step = k / kDepth, at = k % kDepth;  // a word has two of a depth
+        sum += wide_bf16(strip[(step * kRows + m) * kDepth + at]) *
+               wide_bf16(group[(step * kDepth / 2 + at / 2) * kColumns * 2 + 2 * n + at % 2]);
+      }
+      largest = std::max(largest, std::abs(static_cast<double>(c[m * kColumns + n]) - sum));
+    }
+  }
+  CHECK_LT(largest, 2e-5);
 }
 
 #endif

@@ -11,6 +11,7 @@
 #include <immintrin.h>
 
 #include "runtime/plan/model/ops.h"
+#include "runtime/plan/packed_scratch.h"
 #include "runtime/trainer/kernels/types.h"
 
 #define SHARDRUN_BF16 __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
@@ -67,7 +68,7 @@ bool streams(const C* c, const plan::Product& s) {
 
 // Threads share the columns if these divide well into panels, for then none is packed twice; else the rows.
 inline bool divides_columns(const plan::Product& s, int threads) {
-  constexpr int64_t kColumns = 64;
+  constexpr int64_t kColumns = plan::kPackedColumns;
   return !s.a_transposed && (s.N >= 8 * kColumns * threads || s.N % (kColumns * threads) == 0);
 }
 

@@ -172,8 +172,7 @@ struct TileOrder {
 };
 
 // Computes 32 × 16 elements of c in tiles 0 and 1; tile 2 has rows of a, tile 3 columns of b. Four sums in place of two would need
-// two thirds of the loads, but while the other thread of a core uses tiles, too, few are left to rename eight to, and a product
-// takes twice as long (decision 0161).
+// two thirds of the loads, but have all tiles in use, which makes a core twice as slow in one of its states (decision 0161).
 SHARDRUN_AMX inline void multiply_two(float* c, int64_t c_row, const std::byte* a, TileOrder a_order,
                                       const std::byte* b, TileOrder b_order, int64_t steps, bool accumulate) {
   float* const lower = c + 16 * c_row / int64_t{sizeof(float)};

@@ -45,8 +45,7 @@ SHARDRUN_BF16 void pack_columns(uint32_t* out, const Bf16* b, const Product& s, 
                                 int64_t p, int64_t words) {
   if (s.b_transposed) {
     for (int64_t g = 0; g < columns; g += kGroup)
-      tiles::transpose_words(out + g * words, kGroup, words_of(b + (n + g) * s.K) + p, s.K / 2, kGroup,
-                             words);
+      tiles::pack_transposed(out + g * words, b + (n + g) * s.K + 2 * p, kGroup, 2 * words, s.K);
     return;
   }
   constexpr int64_t kAhead = 8;  // pairs of rows that are asked for
