@@ -250,7 +250,8 @@ class Supervisor {
     }
     if (fds[2].revents != 0) forward_signal();
     if (fds[3].revents != 0) ended_ = true;
-    if (!has_left_) serve_link(fds[4].revents);
+    // A link that begins behind its program's end would only say so, which the account does.
+    if (!has_left_ && (!ended_ || link_.has_begun())) serve_link(fds[4].revents);
   }
 
   void serve_link(short revents) {
@@ -380,14 +381,15 @@ class Supervisor {
       logs_.note(fmt::format("cannot say how the rank ended: {}", written.error().to_string()));
   }
 
-  // A thread waits for the disk: until the account is there, the conductor hears us, and those for whom we speak.
+  // A thread waits for the disk: until the account is there, the conductor hears us, and those for whom we speak. Where it has not
+  // heard of us yet, there is nothing to say.
   Result<void> append_exit(const record::RankExit& exit) {
     Result<void> written;
     const auto append = [&] {
       written = record::append_rank_exit({request_.env.run_directory}, request_.env.attempt, exit);
       if (exit_written_) ::eventfd_write(exit_written_.get(), 1);
     };
-    exit_written_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (link_.has_begun()) exit_written_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     std::thread thread;
     if (!exit_written_ || !base::start_thread(thread, append)) append();
     for (eventfd_t told = 0; thread.joinable() && ::eventfd_read(exit_written_.get(), &told) != 0;)

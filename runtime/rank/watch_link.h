@@ -46,6 +46,8 @@ class WatchLink {
   WatchLink(const contract::RankEnv& env, std::chrono::seconds conductor_timeout);
 
   bool active() const { return place_.has_value() || !has_begun_; }
+  // Whether the conductor may have heard of us: who has not begun is missed by nobody.
+  bool has_begun() const { return has_begun_; }
   // What poll() needs; -1 and 0 while there is no connection.
   int fd() const { return socket_.get(); }
   short events() const;
