@@ -80,17 +80,30 @@ std::vector<int> slice_cpus(const std::vector<Core>& cores, int local_rank, int 
           cpus.begin() + static_cast<std::ptrdiff_t>(begin + wanted)};
 }
 
+std::vector<int> share_cpus(const std::vector<int>& cpus, int local_rank, int local_world_size,
+                            int cpus_per_rank) {
+  const auto wanted = static_cast<size_t>(cpus_per_rank);
+  const size_t all = static_cast<size_t>(local_world_size) * wanted;
+  if (cpus.empty() || cpus.size() % wanted != 0 || all % cpus.size() != 0) return {};
+  const auto begin =
+      cpus.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(local_rank) * wanted % cpus.size());
+  return {begin, begin + static_cast<std::ptrdiff_t>(wanted)};
+}
+
 Binding choose_binding(int local_rank, int local_world_size, int cpus_per_rank) {
   const std::vector<int> cpus = base::allowed_cpus();
   const int allowed = static_cast<int>(cpus.size());
   // The scheduler has bound this rank already, or there is nothing to divide.
   if (allowed == 0 || (allowed == cpus_per_rank && local_world_size > 1)) return {};
-  if (allowed < local_world_size * cpus_per_rank) {
-    return {{},
-            fmt::format("ranks are not bound to CPUs: {} ranks with {} each need {}, this node offers {}",
-                        local_world_size, cpus_per_rank, local_world_size * cpus_per_rank, allowed)};
-  }
   Binding binding;
+  if (allowed < local_world_size * cpus_per_rank) {
+    binding.cpus = share_cpus(cpus, local_rank, local_world_size, cpus_per_rank);
+    binding.note = fmt::format(
+        "{}: {} ranks with {} each need {}, this node offers {}",
+        binding.cpus.empty() ? "ranks are not bound to CPUs" : "ranks share CPUs, equally many on each",
+        local_world_size, cpus_per_rank, local_world_size * cpus_per_rank, allowed);
+    return binding;
+  }
   binding.cpus =
       slice_cpus(cores_of(cpus, "/sys/devices/system"), local_rank, local_world_size, cpus_per_rank);
   binding.note = fmt::format("bound to CPUs {}", fmt::join(binding.cpus, ","));

@@ -2,7 +2,8 @@
 //
 // The CPUs that this process may use are divided among the ranks of its node: each gets cpus_per_rank whole cores
 // where there are enough cores, else cpus_per_rank hardware threads, in the order of memory nodes and CPU numbers, so
-// that a rank's CPUs are neighbours. A rank that asks for more than there is stays unbound: a wrong binding is worse than none.
+// that a rank's CPUs are neighbours. Where ranks ask for more than there is, they take turns at the CPUs if that leaves equally many
+// ranks on each; else they stay unbound, for a wrong binding is worse than none.
 //
 // Thread rule: free functions; bind_process changes the calling process.
 #pragma once
@@ -26,12 +27,17 @@ std::vector<Core> cores_of(const std::vector<int>& allowed, const std::string& d
 std::vector<int> slice_cpus(const std::vector<Core>& cores, int local_rank, int local_world_size,
                             int cpus_per_rank);
 
+// The same where `cpus` are fewer than the ranks ask for: rank after rank, from the first CPU on and again; empty when the CPUs would
+// not have equally many.
+std::vector<int> share_cpus(const std::vector<int>& cpus, int local_rank, int local_world_size,
+                            int cpus_per_rank);
+
 struct Binding {
   std::vector<int> cpus;  // empty: leave the process as it is
   std::string note;       // for the log, empty when there is nothing to say
 };
 
-// Decides for this process. A file is read for each of its cores, only when there are enough CPUs to bind.
+// Decides for this process. A file is read for each of its cores, only when there are enough CPUs for all.
 Binding choose_binding(int local_rank, int local_world_size, int cpus_per_rank);
 
 // kIo when the kernel refuses.

@@ -76,10 +76,23 @@ TEST_CASE("binding: a list that names more CPUs than there can be takes no time 
   CHECK(cores_of({0, 1}, folder.path()) == std::vector<Core>{{0, 1}});
 }
 
-TEST_CASE("binding: ranks that ask for more than there is stay unbound and the log says so") {
-  CHECK(slice_cpus(kTwoCores, 0, 3, 2).empty());
+TEST_CASE("binding: ranks that ask for more than there is share CPUs where each gets equally many") {
+  CHECK(share_cpus({4, 6}, /*local_rank=*/0, /*local_world_size=*/8, /*cpus_per_rank=*/1) == Cpus{4});
+  CHECK(share_cpus({4, 6}, 1, 8, 1) == Cpus{6});
+  CHECK(share_cpus({4, 6}, 6, 8, 1) == Cpus{4});
+  CHECK(share_cpus({0, 1, 2, 3}, 3, 4, 2) == Cpus{2, 3});
+  CHECK(share_cpus({0, 1}, 1, 2, 2) == Cpus{0, 1});
+}
 
-  const Binding binding = choose_binding(/*local_rank=*/0, /*local_world_size=*/1 << 20, /*cpus_per_rank=*/1);
+TEST_CASE(
+    "binding: ranks that ask for more than there is and cannot share evenly stay unbound, and the log says "
+    "so") {
+  CHECK(slice_cpus(kTwoCores, 0, 3, 2).empty());
+  CHECK(share_cpus({0, 1}, /*local_rank=*/0, /*local_world_size=*/3, /*cpus_per_rank=*/1).empty());
+  CHECK(share_cpus({0, 1, 2}, 0, 3, 2).empty());
+  CHECK(share_cpus({0, 1}, 0, 1, 4).empty());
+
+  const Binding binding = choose_binding(/*local_rank=*/0, /*local_world_size=*/1, /*cpus_per_rank=*/1 << 20);
 
   CHECK(binding.cpus.empty());
   CHECK(binding.note.find("not bound") != std::string::npos);
