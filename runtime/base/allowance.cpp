@@ -69,13 +69,13 @@ CgroupLimits own_cgroup_limits() {
 
 }  // namespace
 
-std::vector<int> allowed_cpus() {
+std::vector<int> allowed_cpus(pid_t process) {
   std::vector<int> cpus;
   for (int capacity = 1024; capacity <= (1 << 20); capacity *= 4) {
     const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(capacity),
                                                                [](cpu_set_t* p) { CPU_FREE(p); });
     const size_t bytes = CPU_ALLOC_SIZE(capacity);
-    if (::sched_getaffinity(0, bytes, set.get()) == 0) {
+    if (::sched_getaffinity(process, bytes, set.get()) == 0) {
       for (int cpu = 0; cpu < capacity; ++cpu)
         if (CPU_ISSET_S(static_cast<size_t>(cpu), bytes, set.get())) cpus.push_back(cpu);
       return cpus;

@@ -5,6 +5,8 @@
 // Thread rule: free functions that read files of the kernel.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,8 +15,8 @@
 
 namespace shardrun::base {
 
-// Returns the CPUs that this process may use; none if the kernel does not say.
-std::vector<int> allowed_cpus();
+// Returns the CPUs that a process may use, 0: this one; none if the kernel does not say.
+std::vector<int> allowed_cpus(pid_t process = 0);
 
 // Returns how many CPUs those are, at most as many as the quota of its control groups; at least 1.
 int usable_cpus();

@@ -1,6 +1,7 @@
 #include "runtime/rank/binding.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -80,11 +81,11 @@ std::vector<int> slice_cpus(const std::vector<Core>& cores, int local_rank, int 
           cpus.begin() + static_cast<std::ptrdiff_t>(begin + wanted)};
 }
 
-std::vector<int> share_cpus(const std::vector<int>& cpus, int local_rank, int local_world_size,
-                            int cpus_per_rank) {
+std::vector<int> share_cpus(const std::vector<int>& cpus, const std::vector<int>& offered, int local_rank,
+                            int local_world_size, int cpus_per_rank) {
   const auto wanted = static_cast<size_t>(cpus_per_rank);
   const size_t all = static_cast<size_t>(local_world_size) * wanted;
-  if (cpus.empty() || cpus.size() % wanted != 0 || all % cpus.size() != 0) return {};
+  if (cpus.empty() || cpus != offered || cpus.size() % wanted != 0 || all % cpus.size() != 0) return {};
   const auto begin =
       cpus.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(local_rank) * wanted % cpus.size());
   return {begin, begin + static_cast<std::ptrdiff_t>(wanted)};
@@ -97,7 +98,9 @@ Binding choose_binding(int local_rank, int local_world_size, int cpus_per_rank) 
   if (allowed == 0 || (allowed == cpus_per_rank && local_world_size > 1)) return {};
   Binding binding;
   if (allowed < local_world_size * cpus_per_rank) {
-    binding.cpus = share_cpus(cpus, local_rank, local_world_size, cpus_per_rank);
+    const pid_t parent = ::getppid();  // 0: in a process namespace that it is not in
+    const std::vector<int> offered = parent > 0 ? base::allowed_cpus(parent) : std::vector<int>();
+    binding.cpus = share_cpus(cpus, offered, local_rank, local_world_size, cpus_per_rank);
     binding.note = fmt::format(
         "{}: {} ranks with {} each need {}, this node offers {}",
         binding.cpus.empty() ? "ranks are not bound to CPUs" : "ranks share CPUs, equally many on each",

@@ -28,9 +28,9 @@ std::vector<int> slice_cpus(const std::vector<Core>& cores, int local_rank, int 
                             int cpus_per_rank);
 
 // The same where `cpus` are fewer than the ranks ask for: rank after rank, from the first CPU on and again; empty when the CPUs would
-// not have equally many.
-std::vector<int> share_cpus(const std::vector<int>& cpus, int local_rank, int local_world_size,
-                            int cpus_per_rank);
+// not have equally many. `offered` are those of whoever started the ranks: where a rank's are others, they are its own, and empty.
+std::vector<int> share_cpus(const std::vector<int>& cpus, const std::vector<int>& offered, int local_rank,
+                            int local_world_size, int cpus_per_rank);
 
 struct Binding {
   std::vector<int> cpus;  // empty: leave the process as it is

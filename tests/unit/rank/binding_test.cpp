@@ -77,25 +77,31 @@ TEST_CASE("binding: a list that names more CPUs than there can be takes no time 
 }
 
 TEST_CASE("binding: ranks that ask for more than there is share CPUs where each gets equally many") {
-  CHECK(share_cpus({4, 6}, /*local_rank=*/0, /*local_world_size=*/8, /*cpus_per_rank=*/1) == Cpus{4});
-  CHECK(share_cpus({4, 6}, 1, 8, 1) == Cpus{6});
-  CHECK(share_cpus({4, 6}, 6, 8, 1) == Cpus{4});
-  CHECK(share_cpus({0, 1, 2, 3}, 3, 4, 2) == Cpus{2, 3});
-  CHECK(share_cpus({0, 1}, 1, 2, 2) == Cpus{0, 1});
+  CHECK(share_cpus({4, 6}, {4, 6}, /*local_rank=*/0, /*local_world_size=*/8, /*cpus_per_rank=*/1) == Cpus{4});
+  CHECK(share_cpus({4, 6}, {4, 6}, 1, 8, 1) == Cpus{6});
+  CHECK(share_cpus({4, 6}, {4, 6}, 6, 8, 1) == Cpus{4});
+  CHECK(share_cpus({0, 1, 2, 3}, {0, 1, 2, 3}, 3, 4, 2) == Cpus{2, 3});
+  CHECK(share_cpus({0, 1}, {0, 1}, 1, 2, 2) == Cpus{0, 1});
 }
 
 TEST_CASE(
     "binding: ranks that ask for more than there is and cannot share evenly stay unbound, and the log says "
     "so") {
   CHECK(slice_cpus(kTwoCores, 0, 3, 2).empty());
-  CHECK(share_cpus({0, 1}, /*local_rank=*/0, /*local_world_size=*/3, /*cpus_per_rank=*/1).empty());
-  CHECK(share_cpus({0, 1, 2}, 0, 3, 2).empty());
-  CHECK(share_cpus({0, 1}, 0, 1, 4).empty());
+  CHECK(share_cpus({0, 1}, {0, 1}, /*local_rank=*/0, /*local_world_size=*/3, /*cpus_per_rank=*/1).empty());
+  CHECK(share_cpus({0, 1, 2}, {0, 1, 2}, 0, 3, 2).empty());
+  CHECK(share_cpus({0, 1}, {0, 1}, 0, 1, 4).empty());
 
   const Binding binding = choose_binding(/*local_rank=*/0, /*local_world_size=*/1, /*cpus_per_rank=*/1 << 20);
 
   CHECK(binding.cpus.empty());
   CHECK(binding.note.find("not bound") != std::string::npos);
+}
+
+TEST_CASE("binding: a rank that its scheduler has bound to both threads of a core keeps them") {
+  CHECK(share_cpus({2, 6}, /*offered=*/{0, 1, 2, 3, 4, 5, 6, 7}, /*local_rank=*/1, /*local_world_size=*/8,
+                   /*cpus_per_rank=*/1)
+            .empty());
 }
 
 TEST_CASE("binding: one rank that wants one CPU is bound to CPUs that this process may use") {
